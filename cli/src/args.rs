@@ -3,22 +3,18 @@
 use clap::{CommandFactory, Parser, Subcommand};
 
 use crate::bench::{BENCH_EXIT_CODES, BenchArgs};
-use crate::block::{BlockArgs, UnblockArgs};
 use crate::database::DatabaseArgs;
-use crate::decide::{DecideArgs, PeekKeyArgs};
+use crate::decide::{BlockArgs, DecideArgs, PeekKeyArgs, UnblockArgs};
 use crate::demo::DemoArgs;
 use crate::doctor::{DOCTOR_EXIT_CODES, DoctorArgs};
 use crate::error::EXIT_CODES;
 use crate::exec::{EXEC_EXIT_CODES, ExecArgs};
 use crate::export::ExportArgs;
-use crate::forget::ForgetArgs;
-use crate::grants::GrantsArgs;
 use crate::limits::LimitsCommand;
-use crate::migrate::MigrateArgs;
-use crate::prune::PruneArgs;
+use crate::migrate::{GrantsArgs, MigrateArgs};
 use crate::queue::QueueCommand;
+use crate::removal::{ForgetArgs, PruneArgs, ResetArgs};
 use crate::replay::ReplayArgs;
-use crate::reset::ResetArgs;
 use crate::shell::{CompletionsArgs, ManArgs};
 use crate::simulate::SimulateArgs;
 use crate::top::{TOP_EXIT_CODES, TopArgs};

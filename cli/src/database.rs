@@ -38,8 +38,8 @@ pub(super) struct Database {
 /// A database that accepts connections. Dropping this stops the private server.
 #[derive(Debug)]
 pub(super) struct Running {
-    options: PgConnectOptions,
-    schema: Schema,
+    pub(super) options: PgConnectOptions,
+    pub(super) schema: Schema,
     server: Option<Server>,
 }
 
@@ -162,17 +162,9 @@ pub(super) fn cannot_connect(error: sqlx::Error) -> CliError {
 }
 
 impl Running {
-    pub(super) const fn schema(&self) -> &Schema {
-        &self.schema
-    }
-
     /// The programs that a private server runs, for messages.
     pub(super) fn private_source(&self) -> Option<&str> {
         self.server.as_ref().map(Server::source)
-    }
-
-    pub(super) const fn options(&self) -> &PgConnectOptions {
-        &self.options
     }
 
     /// The stored limits, for commands that only show. If they cannot be read, a note says why.

@@ -7,8 +7,8 @@ use crate::args::{Arguments, Command, command};
 use crate::database::Database;
 use crate::error::CliError;
 use crate::{
-    bench, block, decide, demo, doctor, exec, export, forget, grants, limits, migrate, output, prune, queue, replay,
-    reset, shell, simulate, top, ui,
+    bench, decide, demo, doctor, exec, export, limits, migrate, output, queue, removal, replay, shell, simulate, top,
+    ui,
 };
 use pg_limiter::Op;
 
@@ -47,12 +47,12 @@ async fn run(arguments: Arguments) -> Result<ExitCode, CliError> {
     match arguments.command {
         Command::Demo(args) => demo::run(&args, database).await?,
         Command::Bench(args) => bench::run(args, database).await?,
-        Command::Grants(args) => grants::run(&args, &database)?,
+        Command::Grants(args) => migrate::grants(&args, &database)?,
         Command::Peek(args) => decide::peek(args, database).await?,
-        Command::Block(args) => block::block(args, database).await?,
-        Command::Unblock(args) => block::unblock(args, database).await?,
-        Command::Forget(args) => forget::run(args, database).await?,
-        Command::Prune(args) => prune::run(args, database).await?,
+        Command::Block(args) => decide::block(args, database).await?,
+        Command::Unblock(args) => decide::unblock(args, database).await?,
+        Command::Forget(args) => removal::forget(args, database).await?,
+        Command::Prune(args) => removal::prune(args, database).await?,
         Command::Simulate(args) => simulate::run(args, database).await?,
         Command::Replay(args) => replay::run(args, database).await?,
         Command::Ui(args) => ui::run(args, database).await?,
@@ -62,7 +62,7 @@ async fn run(arguments: Arguments) -> Result<ExitCode, CliError> {
         Command::Migrate(args) => return migrate::run(args, database).await,
         Command::Limit(args) => return decide::decide(Op::Limit, args, database).await,
         Command::Check(args) => return decide::decide(Op::Check, args, database).await,
-        Command::Reset(args) => return reset::run(args, database).await,
+        Command::Reset(args) => return removal::reset(args, database).await,
         Command::Limits(command) => return limits::run(command, database).await,
         Command::Queue(command) => return queue::run(command, database).await,
         Command::Top(args) => return top::run(args, database).await,

@@ -64,13 +64,13 @@ pub(super) async fn run(command: LimitsCommand, database: Database) -> Result<Ex
 async fn show(args: ShowArgs, running: &Running) -> Result<(), CliError> {
     let mut conn = running.connect().await?;
     if let Some(name) = args.history {
-        let lines = history(&mut conn, running.schema(), &name).await?;
+        let lines = history(&mut conn, &running.schema, &name).await?;
         if lines.is_empty() {
             return Err(CliError::failed(format!("the limit \"{}\" has never been stored", escaped(&name))));
         }
         return output::lines(lines);
     }
-    let limits = Limits::stored_in(&mut conn, running.schema()).await?;
+    let limits = Limits::stored_in(&mut conn, &running.schema).await?;
     if args.json {
         let limits: Map<String, Value> = limits.iter().map(|(name, limit)| (name.to_owned(), json!(limit))).collect();
         output::line(json::line(&json!({"limits": limits})))
@@ -107,8 +107,8 @@ async fn change(args: FileArgs, running: &Running, is_kept: bool) -> Result<Exit
     let limits = input::read_limits(&args.file)?;
     let mut conn = running.connect().await?;
     let mut tx = conn.begin().await?;
-    let former = Limits::stored_in(&mut *tx, running.schema()).await?;
-    let changes = apply(&mut tx, running.schema(), &limits, &former, args.undefine_others).await?;
+    let former = Limits::stored_in(&mut *tx, &running.schema).await?;
+    let changes = apply(&mut tx, &running.schema, &limits, &former, args.undefine_others).await?;
     if is_kept {
         tx.commit().await?;
     } else {

@@ -38,7 +38,7 @@ async fn bench(args: &BenchArgs, running: &Running, setup: &BenchSetup) -> Resul
     let setting = Setting {
         postgresql: version(&setup.pool).await?,
         private: running.private_source().is_some(),
-        schema: running.schema().name().to_owned(),
+        schema: running.schema.name().to_owned(),
         seconds: args.seconds.as_secs_f64(),
         durability: args.durability.clone(),
         lanes: args.lanes,

@@ -27,7 +27,7 @@ const TURNS: u32 = 4;
 pub(super) async fn round_trip(running: &Running, time: Duration) -> Result<RoundTrip, CliError> {
     let mut connection = running.connect().await?;
     let warm = WARM_UP.min(time / 4);
-    let times = Histogram::new();
+    let times = Histogram::default();
     let began = Instant::now();
     loop {
         let asked = Instant::now();
@@ -65,7 +65,7 @@ pub(super) async fn measure(
         walk(limiter, &target, WALK).await?;
     }
     for Series { limiter, .. } in &series {
-        load(limiter, &target, callers, WARM_UP.min(args.seconds / 4), &Arc::new(Answers::new())).await?;
+        load(limiter, &target, callers, WARM_UP.min(args.seconds / 4), &Arc::new(Answers::default())).await?;
     }
     for _ in 0..TURNS {
         for series in &mut series {
@@ -88,7 +88,7 @@ struct Series<'a> {
 
 impl<'a> Series<'a> {
     fn new((isolation, limiter): &'a (&'static str, Limiter)) -> Self {
-        let answers = Arc::new(Answers::new());
+        let answers = Arc::new(Answers::default());
         Self { isolation, limiter, answers, took: Duration::ZERO, batches: 0, retries: 0 }
     }
 
@@ -130,23 +130,13 @@ impl<'a> Series<'a> {
 const AFTER_ERROR: Duration = Duration::from_millis(50);
 
 /// The results of the calls.
+#[derive(Default)]
 pub(super) struct Answers {
     /// The latencies of the calls that were decided.
     pub(super) times: Histogram,
     pub(super) denied: AtomicU64,
     pub(super) errors: AtomicU64,
     pub(super) first_error: OnceLock<String>,
-}
-
-impl Answers {
-    pub(super) fn new() -> Self {
-        Self {
-            times: Histogram::new(),
-            denied: AtomicU64::new(0),
-            errors: AtomicU64::new(0),
-            first_error: OnceLock::new(),
-        }
-    }
 }
 
 /// Runs the callers until the time is up. Each caller makes its next call as soon as the last one returns. Returns how long
@@ -220,12 +210,14 @@ pub(super) struct Histogram(Mutex<Recorded<u64>>);
 /// In nanoseconds. Longer calls count as calls of an hour.
 const LONGEST: u64 = 3_600_000_000_000;
 
-impl Histogram {
-    pub(super) fn new() -> Self {
+impl Default for Histogram {
+    fn default() -> Self {
         let recorded = Recorded::new_with_bounds(1, LONGEST, 2).expect("2 digits and an upper bound above 2 are valid");
         Self(Mutex::new(recorded))
     }
+}
 
+impl Histogram {
     fn recorded(&self) -> MutexGuard<'_, Recorded<u64>> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }

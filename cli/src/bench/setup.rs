@@ -40,7 +40,7 @@ impl BenchSetup {
         let random = RandomState::new().hash_one(std::process::id());
         let [open, owing] = ["open", "owing"].map(|what| format!("pg-limiter bench {random:016x} {what}"));
         let mut config = LimiterConfig::default();
-        config.schema = running.schema().clone();
+        config.schema = running.schema.clone();
         config.durability = args.durability();
         config.lanes = args.lanes.into();
         let second = Duration::from_secs(1);

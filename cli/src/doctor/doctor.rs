@@ -12,20 +12,20 @@ use crate::doctor::report::Report;
 use crate::doctor::rights::{self, Role};
 use crate::doctor::session::{Session, Settings};
 use crate::doctor::table::Table;
-use crate::doctor::tserver::Address;
+use crate::doctor::tserver::{self, Address};
 use crate::doctor::{
-    citus, clocks, connections, encryption, idle_rows, jobs, pooler, replication, schema, transactions, tserver,
+    citus, clocks, connections, encryption, idle_rows, jobs, pooler, replication, schema, transactions,
 };
 use crate::error::CliError;
-use crate::length::parse_length;
 use crate::output;
 use crate::progress::Progress;
+use crate::text::parse_length;
 use pg_limiter::{Error, Schema};
 
 pub(crate) async fn run(args: DoctorArgs, database: Database) -> Result<ExitCode, CliError> {
     let running = database.named()?;
     let progress = Progress::of("examining the database");
-    let report = report(&args, running.options(), running.schema()).await?;
+    let report = report(&args, &running.options, &running.schema).await?;
     drop(progress);
     let code = report.exit_code();
     let printed = if args.json { output::line(report.json()) } else { output::lines(report.text()) };

@@ -9,7 +9,7 @@ use clap::{Args, ValueEnum};
 
 use crate::error::CliError;
 use crate::key_secret::KeySecretArgs;
-use crate::length::parse_length;
+use crate::text::parse_length;
 use pg_limiter::Calendar;
 
 pub(crate) const EXEC_EXIT_CODES: &str = "\

@@ -19,7 +19,7 @@ pub(crate) async fn run(args: ExportArgs, database: Database) -> Result<ExitCode
     let limits = args.limits.as_deref().map(input::read_limits).transpose()?;
     let running = database.named()?;
     let mut conn = running.connect().await?;
-    let schema = running.schema().clone();
+    let schema = running.schema.clone();
     let mut asked: Vec<Option<&str>> = args.limit.iter().map(|name| Some(name.as_str())).collect();
     asked.sort_unstable();
     asked.dedup();
@@ -41,7 +41,7 @@ pub(crate) async fn run(args: ExportArgs, database: Database) -> Result<ExitCode
     let mut without_rows = Vec::new();
     for limit in asked {
         let before = written;
-        let mut pages = Pages::new(&schema, limit, args.key.as_deref());
+        let mut pages = Pages { schema: &schema, limit, key: args.key.as_deref(), last: None };
         loop {
             let mut rows =
                 pages.next(&mut conn).await.map_err(|error| refused(Error::from_sql(error, schema.name())))?;

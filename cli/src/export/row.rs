@@ -60,18 +60,14 @@ pub(crate) fn numbers(counts: &[f64]) -> String {
 const PAGE: usize = 1_000;
 
 pub(super) struct Pages<'a> {
-    schema: &'a Schema,
-    limit: Option<&'a str>,
-    key: Option<&'a str>,
+    pub(super) schema: &'a Schema,
+    pub(super) limit: Option<&'a str>,
+    pub(super) key: Option<&'a str>,
     /// The last row of the previous page.
-    last: Option<(String, String, i32)>,
+    pub(super) last: Option<(String, String, i32)>,
 }
 
-impl<'a> Pages<'a> {
-    pub(super) const fn new(schema: &'a Schema, limit: Option<&'a str>, key: Option<&'a str>) -> Self {
-        Self { schema, limit, key, last: None }
-    }
-
+impl Pages<'_> {
     /// Returns the next page; it is empty at the end.
     pub(super) async fn next(&mut self, conn: &mut PgConnection) -> Result<Vec<Row>, sqlx::Error> {
         // An unnamed statement is planned for its arguments: NULL filters cost nothing, and a name uses the primary key.

@@ -9,8 +9,7 @@ use ruzstd::decoding::errors::{FrameDecoderError, ReadFrameHeaderError};
 use ruzstd::decoding::{BlockDecodingStrategy, FrameDecoder};
 
 use crate::error::CliError;
-use crate::input;
-use crate::lines::cause::of_encoding;
+use crate::input::{self, of_encoding};
 use crate::progress::Progress;
 
 /// Longer lines are not read, so that a file without line breaks does not fill the memory.

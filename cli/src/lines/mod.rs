@@ -5,5 +5,5 @@ mod cause;
 mod lines;
 
 pub(crate) use bad_lines::{BadLine, BadLines, LineArgs};
-pub(crate) use cause::{of_encoding, of_record};
+pub(crate) use cause::of_record;
 pub(crate) use lines::{Line, Lines, Source};

@@ -76,15 +76,6 @@ pub(crate) struct JobView {
     pub(crate) reserved: Vec<ReservedView>,
 }
 
-/// Which jobs to list.
-#[derive(Clone, Debug)]
-pub(crate) struct JobQuery {
-    pub(crate) queue: String,
-    pub(crate) state: JobState,
-    pub(crate) skip: u32,
-    pub(crate) most: u32,
-}
-
 impl Live {
     /// The database's clock, in microseconds since the Unix epoch.
     pub(crate) async fn now(&self) -> Result<i64, CliError> {
@@ -194,17 +185,22 @@ impl Live {
         Ok(groups.into_iter().map(view).collect())
     }
 
-    /// The jobs of a queue in one state: those that run next, or ended last, first.
-    pub(crate) async fn jobs(&self, query: &JobQuery) -> Result<Vec<JobView>, CliError> {
-        let JobQuery { queue, state, skip, most } = query;
-        let (source, order) = index_of(*state);
+    /// The jobs of a queue in one state, without the first `skip`: those that run next, or ended last, first.
+    pub(crate) async fn jobs(
+        &self,
+        queue: &str,
+        state: JobState,
+        skip: u32,
+        most: u32,
+    ) -> Result<Vec<JobView>, CliError> {
+        let (source, order) = index_of(state);
         let sql = format!(
             "SELECT {JOB} FROM {}.jobs AS j WHERE j.queue = $1 AND {source} AND j.state = '{state}' \
              ORDER BY {order} LIMIT $2 OFFSET $3",
             self.schema.quoted()
         );
         let mut tx = self.begin().await?;
-        let rows = sqlx::query(AssertSqlSafe(sql)).bind(queue).bind(i64::from(*most)).bind(i64::from(*skip));
+        let rows = sqlx::query(AssertSqlSafe(sql)).bind(queue).bind(i64::from(most)).bind(i64::from(skip));
         let rows = rows.persistent(false).fetch_all(&mut *tx).await;
         rows.and_then(|rows| rows.iter().map(read_job).collect()).map_err(|error| self.failed(error))
     }

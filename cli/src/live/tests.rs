@@ -49,7 +49,7 @@ pub(crate) async fn fixture(limits: &str) -> Fixture {
     let pool = running.ready_pool(2).await.unwrap();
     let limits = Limits::from_toml(limits).unwrap();
     let limiter = Limiter::with_config(pool.clone(), limits.clone(), LimiterConfig::default());
-    let live = Live::new(running.options().clone(), running.schema().clone(), limits);
+    let live = Live::new(running.options.clone(), running.schema.clone(), limits);
     Fixture { running, pool, limiter, live }
 }
 
@@ -112,11 +112,10 @@ async fn limits_keys_and_queues_of_a_small_table_are_read_exactly() {
     let groups = live.groups("mail", None).await.unwrap();
     assert_eq!((groups.len(), groups[1].scheduled), (2, Counted::exact(2)));
     assert!(groups[0].next_start.is_some() && live.groups("mail", Some("a")).await.unwrap().len() == 1);
-    let query = |state| JobQuery { queue: "mail".into(), state, skip: 1, most: 10 };
-    let jobs = live.jobs(&query(JobState::Scheduled)).await.unwrap();
+    let jobs = live.jobs("mail", JobState::Scheduled, 1, 10).await.unwrap();
     assert_eq!(jobs.len(), 2);
     for state in JobState::ALL {
-        live.jobs(&query(*state)).await.unwrap();
+        live.jobs("mail", *state, 1, 10).await.unwrap();
     }
     let job = live.job(jobs[0].id).await.unwrap().unwrap();
     assert_eq!((job.payload.as_deref(), job.reserved.len()), (Some("\"hello\""), 1));

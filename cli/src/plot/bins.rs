@@ -1,8 +1,7 @@
 //! Divides time into bars of the same length. The lengths of bars, and of the steps of an axis, are round.
 
 use crate::error::CliError;
-use crate::length::format_micros;
-use crate::text::grouped;
+use crate::text::{format_micros, grouped};
 
 /// The most bars by default, about as many as a reader can distinguish.
 const USUAL: i64 = 150;

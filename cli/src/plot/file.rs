@@ -8,11 +8,11 @@ use plotters::backend::{BitMapBackend, SVGBackend};
 use plotters::drawing::IntoDrawingArea;
 
 use crate::error::CliError;
-use crate::length::parse_micros;
 use crate::plot::bins::Bins;
 use crate::plot::canvas::{Canvas, FAMILY, FINENESS};
 use crate::plot::picture::Picture;
 use crate::progress::Progress;
+use crate::text::parse_micros;
 
 #[derive(Debug)]
 pub(crate) struct PictureFile {

@@ -125,29 +125,17 @@ struct State {
 }
 
 /// What is done with lines that cannot be read.
-enum Unreadable {
+pub(super) enum Unreadable {
+    /// Counts lines, and ends the pass if there are too many.
     Count(BadLines),
+    /// Keeps lines until they are taken.
     Keep(Vec<BadLine>),
+    /// Leaves lines out: those of a file that was read before.
     LeaveOut,
 }
 
 impl Faults {
-    /// Counts lines, and ends the pass if there are too many.
-    pub(super) fn counted(lines: BadLines) -> Self {
-        Self::new(Unreadable::Count(lines))
-    }
-
-    /// Keeps lines until they are taken.
-    pub(super) fn kept() -> Self {
-        Self::new(Unreadable::Keep(Vec::new()))
-    }
-
-    /// Leaves lines out: those of a file that was read before.
-    pub(super) fn left_out() -> Self {
-        Self::new(Unreadable::LeaveOut)
-    }
-
-    fn new(lines: Unreadable) -> Self {
+    pub(super) fn new(lines: Unreadable) -> Self {
         Self(Mutex::new(State { lines, error: None }))
     }
 

@@ -8,7 +8,7 @@ use crate::error::CliError;
 use crate::lines::{BadLine, BadLines, Line, LineArgs, Lines, Source, of_record};
 use crate::plot::{SECOND, finer};
 use crate::progress::Progress;
-use crate::replay::parser::{Faults, Keys, Leases, Parsed, Parser};
+use crate::replay::parser::{Faults, Keys, Leases, Parsed, Parser, Unreadable};
 use crate::replay::sandbox::{Purpose, Timed};
 use crate::text::grouped;
 use pg_limiter::{Call, Limits, Op};
@@ -48,7 +48,7 @@ impl Recording {
     fn first_pass(&self, args: &LineArgs, needs_keys: bool) -> Result<(Summary, Vec<String>), CliError> {
         let name = self.source.name();
         let progress = Progress::bytes(format!("reading {name}"), self.source.len());
-        let faults = Faults::counted(BadLines::new(name, args));
+        let faults = Faults::new(Unreadable::Count(BadLines::new(name, args)));
         let mut summary = Summary::new(needs_keys);
         let mut pass = self.pass(0, &faults, &progress)?;
         pass.by_ref().for_each(|timed| summary.add(&timed));

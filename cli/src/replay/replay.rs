@@ -10,7 +10,7 @@ use crate::lines::{LineArgs, Source};
 use crate::plot::{Clock, Panel, Picture, PlotArgs};
 use crate::progress::Progress;
 use crate::replay::access_log::LogOptions;
-use crate::replay::parser::{Faults, Parser};
+use crate::replay::parser::{Faults, Parser, Unreadable};
 use crate::replay::pictured::Pictured;
 use crate::replay::recording::Recording;
 use crate::replay::sandbox::{Purpose, Sandbox, Timed, in_time_order};
@@ -102,7 +102,7 @@ async fn replay_once(
     progress: &Progress,
 ) -> Result<Tally, CliError> {
     let (mut tally, mut decisions) = (Tally::default(), Decisions::default());
-    let faults = if json { Faults::kept() } else { Faults::left_out() };
+    let faults = Faults::new(if json { Unreadable::Keep(Vec::new()) } else { Unreadable::LeaveOut });
     let questions = pictured.as_ref().map(|drawn| drawn.questions(pass, recording.passes())).unwrap_or_default();
     let mut calls = in_time_order(questions, recording.pass(pass, &faults, &Progress::hidden())?);
     loop {

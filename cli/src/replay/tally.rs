@@ -6,10 +6,9 @@ use std::sync::Arc;
 use jiff::Timestamp;
 
 use crate::error::CliError;
-use crate::length::format_micros;
 use crate::lines::BadLine;
 use crate::replay::Timed;
-use crate::text::{WIDEST_NAME, aligned, grouped, one_line, percent, shortened, shown};
+use crate::text::{WIDEST_NAME, aligned, format_micros, grouped, one_line, percent, shortened, shown};
 use crate::{json, output};
 use pg_limiter::{Decision, InvalidCall, Op};
 

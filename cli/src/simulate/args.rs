@@ -4,10 +4,10 @@ use clap::{Args, ValueEnum};
 
 use crate::database::Database;
 use crate::error::CliError;
-use crate::length::{parse_micros, period_micros};
 use crate::limit_args::{LimitArgs, Sourced, finite};
 use crate::plot::PlotArgs;
 use crate::simulate::traffic::{Pace, Shape, Traffic};
+use crate::text::{parse_micros, period_micros};
 use pg_limiter::{Kind, Limit};
 
 #[derive(Args, Debug)]

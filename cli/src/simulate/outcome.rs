@@ -6,9 +6,8 @@ use std::time::Duration;
 use serde_json::json;
 
 use crate::json::{line, milliseconds};
-use crate::length::period_micros;
 use crate::plot::{Bar, Panel};
-use crate::text::{aligned, describe, grouped, percent, tokens, wait};
+use crate::text::{aligned, describe, grouped, percent, period_micros, tokens, wait};
 use pg_limiter::{Kind, Limit};
 
 #[derive(Clone, Debug, Default)]

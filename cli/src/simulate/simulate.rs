@@ -4,7 +4,6 @@ use std::sync::Arc;
 
 use crate::database::Database;
 use crate::error::CliError;
-use crate::length::period_micros;
 use crate::limit_args::Sourced;
 use crate::plot::{Became, Bins, Clock, Panel, Picture};
 use crate::progress::Progress;
@@ -12,7 +11,7 @@ use crate::replay::{CHUNK, Sandbox, Timed};
 use crate::simulate::args::SimulateArgs;
 use crate::simulate::outcome::{Outcome, Simulated, object, table};
 use crate::simulate::traffic::{MOST_CALLS, Traffic};
-use crate::text::grouped;
+use crate::text::{grouped, period_micros};
 use crate::{input, output};
 use pg_limiter::{Call, Decision, InvalidCall, Item, Kind, LeaseId, Limit, Limits, Op};
 

@@ -12,10 +12,10 @@ use tokio::sync::{mpsc, watch};
 
 use crate::database::Database;
 use crate::error::CliError;
-use crate::length::parse_length;
 use crate::live::Live;
 use crate::progress::Progress;
 use crate::signals::Signals;
+use crate::text::parse_length;
 use crate::top::app::{App, Data, Filters, Next, keep_reading};
 use crate::top::columns::Style;
 use crate::top::screen;
@@ -30,7 +30,7 @@ pub(crate) async fn run(args: TopArgs, database: Database) -> Result<ExitCode, C
         Some(limits) => limits,
         None => running.shown_limits().await?,
     };
-    let live = Live::new(running.options().clone(), running.schema().clone(), limits);
+    let live = Live::new(running.options.clone(), running.schema.clone(), limits);
     let app = App::new(args.filters(), Style::of_locale(args.hide_keys)?);
     let result = if args.once { print(&args, &live, app).await } else { show(&args, &live, app).await };
     live.close().await;

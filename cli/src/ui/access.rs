@@ -28,8 +28,8 @@ pub(super) struct Access {
     /// The hosts that a loopback address may be called, with the port. `None`: any, because visitors need the token.
     hosts: Option<Vec<String>>,
     cookie: String,
-    /// In each form: a page of another site cannot know it.
-    form: String,
+    /// The value of the field `form` in each form: a page of another site cannot know it.
+    pub(super) form: String,
 }
 
 /// Text that cannot be guessed, for URLs.
@@ -55,11 +55,6 @@ impl Access {
             cookie: format!("pg_limiter_ui_{port}"),
             form: random_token()?,
         })
-    }
-
-    /// The value of the field `form` in each form.
-    pub(super) fn form(&self) -> &str {
-        &self.form
     }
 
     pub(super) fn is_own_form(&self, given: &str) -> bool {

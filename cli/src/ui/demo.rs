@@ -28,7 +28,7 @@ impl Demo {
     pub(super) async fn start(running: &Running, limits: &Limits) -> Result<Self, CliError> {
         let pool = running.ready_pool(CONNECTIONS).await?;
         let mut config = LimiterConfig::default();
-        config.schema = running.schema().clone();
+        config.schema = running.schema.clone();
         let limiter = Limiter::with_config(pool.clone(), limits.clone(), config);
         let mut tasks = JoinSet::new();
         tasks.spawn(calls(limiter.clone()));

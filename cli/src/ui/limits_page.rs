@@ -7,7 +7,7 @@ use axum::response::Response;
 use maud::{Markup, html};
 use serde::Deserialize;
 
-use crate::live::{Coverage, Filter, How, KeyView, LimitView, Meaning, Snapshot};
+use crate::live::{BucketView, Coverage, Filter, How, KeyView, LimitView, Meaning, Snapshot};
 use crate::ui::app::App;
 use crate::ui::chart::{columns, meter, sparkline};
 use crate::ui::format::{amount, clock, encoded, key_link, per_minute, time};
@@ -146,10 +146,6 @@ fn unused(snapshot: &Snapshot) -> Markup {
     }
 }
 
-fn limit_url(name: &str) -> String {
-    format!("/limit?name={}", encoded(name))
-}
-
 fn figures(limit: &LimitView) -> Markup {
     let about = match limit.taken_how {
         How::Estimated if limit.per_minute > 0.0 => "about ",
@@ -174,7 +170,7 @@ fn limit_card(app: &App, snapshot: &Snapshot, limit: &LimitView) -> Markup {
         section class="card limit" aria-label=(limit.name) {
             div class="head" {
                 div {
-                    h2 { a href=(limit_url(&limit.name)) { bdi { (limit.name) } } }
+                    h2 { a href={ "/limit?name=" (encoded(&limit.name)) } { bdi { (limit.name) } } }
                     p class="definition" { (definition(limit)) }
                 }
                 (figures(limit))
@@ -209,20 +205,16 @@ fn one_limit(app: &App, snapshot: &Snapshot, limit: &LimitView) -> Markup {
                 p class="axis" aria-hidden="true" { span { "10 min ago" } span { "tokens taken in 5 s, at most " (amount(limit.taken.iter().copied().fold(0.0, f64::max))) } span { "now" } }
             }
         }
-        @if let Some(sharded) = sharded { section class="card" { h2 { "Shards of " (key_link(app, &sharded.bucket.key)) } (shards(sharded)) } }
+        @if let Some(sharded) = sharded { section class="card" { h2 { "Shards of " (key_link(app, &sharded.bucket.key)) } (shards(&sharded.bucket, sharded.capacity)) } }
         section class="card" aria-label="Keys" { (both_tables(app, snapshot, limit, usize::MAX)) }
     }
 }
 
-/// The rows of a bucket, side by side.
-fn shards(key: &KeyView) -> Markup {
-    let rows = &key.bucket.shards;
-    let most = key.capacity.map(|capacity| capacity / rows.len() as f64);
-    shard_columns(rows.iter().map(|row| row.value).collect(), most)
-}
-
-pub(super) fn shard_columns(values: Vec<f64>, capacity: Option<f64>) -> Markup {
-    let most = values.iter().copied().fold(capacity.unwrap_or_default(), f64::max);
+/// The rows of a bucket of this capacity, side by side.
+pub(super) fn shards(bucket: &BucketView, capacity: Option<f64>) -> Markup {
+    let values: Vec<f64> = bucket.shards.iter().map(|row| row.value).collect();
+    let share = capacity.map_or(0.0, |capacity| capacity / values.len() as f64);
+    let most = values.iter().copied().fold(share, f64::max);
     let texts: Vec<String> = values.iter().map(|value| amount(*value)).collect();
     html! {
         div class="shards" {

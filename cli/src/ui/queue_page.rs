@@ -7,7 +7,7 @@ use axum::response::Response;
 use maud::{Markup, html};
 use serde::Deserialize;
 
-use crate::live::{GroupView, JobQuery, JobView, QueueView, ReservedView};
+use crate::live::{GroupView, JobView, QueueView, ReservedView};
 use crate::text;
 use crate::ui::app::App;
 use crate::ui::format::{amount, clock, encoded, key, key_link, span, time};
@@ -146,9 +146,8 @@ async fn groups(app: &App, queue: &str, after: Option<&str>) -> Result<Markup, P
 
 async fn jobs(app: &App, queue: &str, state: JobState, page: u32) -> Result<Markup, PageError> {
     let page = page.min(PAGES);
-    let query = JobQuery { queue: queue.to_owned(), state, skip: page * PAGE, most: PAGE + 1 };
     let now = app.live.now().await?;
-    let mut jobs = app.live.jobs(&query).await?;
+    let mut jobs = app.live.jobs(queue, state, page * PAGE, PAGE + 1).await?;
     let has_more = jobs.len() > PAGE as usize && page < PAGES;
     jobs.truncate(PAGE as usize);
     let (when, at): (&str, fn(&JobView) -> Option<i64>) = match state {
@@ -305,7 +304,7 @@ fn actions(app: &App, job: &JobView) -> Markup {
             details class="act" {
                 summary { (name) }
                 form method="post" action=(action) {
-                    input type="hidden" name="form" value=(app.access.form());
+                    input type="hidden" name="form" value=(app.access.form);
                     input type="hidden" name="id" value=(job.id);
                     p { (text) }
                     button class="danger" type="submit" { (name) " now" }

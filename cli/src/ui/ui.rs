@@ -49,7 +49,7 @@ pub(crate) async fn run(args: UiArgs, database: Database) -> Result<(), CliError
     };
     let interrupted = interrupt();
     let demo = if args.demo { Some(Demo::start(&running, &limits).await?) } else { None };
-    let live = Live::new(running.options().clone(), running.schema().clone(), limits.clone());
+    let live = Live::new(running.options.clone(), running.schema.clone(), limits.clone());
     let changes = if args.allow_changes { Some(Changes(writing(&running, &limits).await?)) } else { None };
     let app = Arc::new(App {
         live: live.clone(),
@@ -88,7 +88,7 @@ pub(crate) async fn run(args: UiArgs, database: Database) -> Result<(), CliError
 /// A limiter that writes.
 async fn writing(running: &Running, limits: &Limits) -> Result<Limiter, CliError> {
     let mut config = LimiterConfig::default();
-    config.schema = running.schema().clone();
+    config.schema = running.schema.clone();
     Ok(Limiter::with_config(running.pool(CHANGING).await?, limits.clone(), config))
 }
 
@@ -97,10 +97,10 @@ fn place(running: &Running, is_demo: bool) -> String {
     if is_demo {
         return "a private server with made-up traffic".to_owned();
     }
-    let options = running.options();
+    let options = &running.options;
     let database = options.get_database().unwrap_or_else(|| options.get_username());
     let schema =
-        if *running.schema() == Schema::default() { String::new() } else { format!(", schema {}", running.schema()) };
+        if running.schema == Schema::default() { String::new() } else { format!(", schema {}", &running.schema) };
     format!("{database} on {}{schema}", options.get_host())
 }
 

@@ -195,7 +195,7 @@ fn form(app: &App, fields: &Fields) -> Markup {
         .collect();
     html! {
         form id="what-if" class="card try" method="post" action="/what-if" enctype="multipart/form-data" {
-            input type="hidden" name="form" value=(app.access.form());
+            input type="hidden" name="form" value=(app.access.form);
             fieldset {
                 legend { "The limit" }
                 (options("kind", "Kind", &KINDS))
@@ -243,14 +243,14 @@ fn panel_of(panel: &Panel, tallest: f64) -> Markup {
         grouped((offered - admitted) as u64)
     );
     let bins = panel.series.bins;
-    let length = crate::length::format_micros(bins.end() - bins.from);
+    let length = crate::text::format_micros(bins.end() - bins.from);
     html! {
         section class="card" aria-label=(panel.name) {
             h2 { (panel.title()) }
             p class="facts" { span class="value" { (percent_of(admitted, offered)) " % admitted" } ": " (totals) }
             figure {
                 (chart::traffic(panel, tallest, &totals))
-                figcaption class="axis" aria-hidden="true" { span { "0s" } span { "at most " (amount(tallest)) " in a bar of " (crate::length::format_micros(bins.width)) } span { (length) } }
+                figcaption class="axis" aria-hidden="true" { span { "0s" } span { "at most " (amount(tallest)) " in a bar of " (crate::text::format_micros(bins.width)) } span { (length) } }
             }
             @if panel.has_balance {
                 figure {

@@ -65,7 +65,7 @@ impl LogFormat {
         let patterns = match &self.layout {
             Layout::Patterns(patterns) => patterns,
             Layout::Json(renamed) => {
-                return JsonLine::parse(line, renamed).map(|(at, line)| LogLine::new(at, Content::Json(line)));
+                return JsonLine::parse(line, renamed).map(|(at, line)| LogLine { at, content: Content::Json(line) });
             }
         };
         let mut closest: Option<Mismatch> = None;
@@ -73,7 +73,7 @@ impl LogFormat {
             match pattern.divide(line) {
                 Ok((at, values)) => {
                     let names = pattern.fields().map(|field| field.name.as_str());
-                    return Ok(LogLine::new(at, Content::Fields(names.zip(values).collect())));
+                    return Ok(LogLine { at, content: Content::Fields(names.zip(values).collect()) });
                 }
                 Err(mismatch) if closest.as_ref().is_none_or(|other| other.place <= mismatch.place) => {
                     closest = Some(mismatch);

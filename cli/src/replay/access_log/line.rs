@@ -9,8 +9,8 @@ use crate::replay::access_log::time::TimeForm;
 /// One request of the log. A `-` stands for an absent value, and is read as the empty string.
 #[derive(Debug)]
 pub struct LogLine<'a> {
-    at: i64,
-    content: Content<'a>,
+    pub(super) at: i64,
+    pub(super) content: Content<'a>,
 }
 
 #[derive(Debug)]
@@ -21,10 +21,6 @@ pub(super) enum Content<'a> {
 }
 
 impl<'a> LogLine<'a> {
-    pub(super) const fn new(at: i64, content: Content<'a>) -> Self {
-        Self { at, content }
-    }
-
     /// The time of the request, in microseconds since the Unix epoch.
     pub const fn at_micros(&self) -> i64 {
         self.at
