@@ -1,24 +1,31 @@
-//! The arguments of the command line.
+//! The arguments of the command line, and what runs the command that they name. `completions` and `man` are made from their
+//! definitions.
 
-use clap::{CommandFactory, Parser, Subcommand};
+use std::path::PathBuf;
+use std::process::ExitCode;
 
-use crate::bench::{BENCH_EXIT_CODES, BenchArgs};
-use crate::database::DatabaseArgs;
-use crate::decide::{BlockArgs, DecideArgs, PeekKeyArgs, UnblockArgs};
-use crate::demo::DemoArgs;
-use crate::doctor::{DOCTOR_EXIT_CODES, DoctorArgs};
-use crate::error::EXIT_CODES;
-use crate::exec::{EXEC_EXIT_CODES, ExecArgs};
-use crate::export::ExportArgs;
-use crate::limits::LimitsCommand;
-use crate::migrate::{GrantsArgs, MigrateArgs};
-use crate::queue::QueueCommand;
-use crate::removal::{ForgetArgs, PruneArgs, ResetArgs};
-use crate::replay::ReplayArgs;
-use crate::shell::{CompletionsArgs, ManArgs};
-use crate::simulate::SimulateArgs;
-use crate::top::{TOP_EXIT_CODES, TopArgs};
-use crate::ui::UiArgs;
+use clap::error::ErrorKind;
+use clap::{Args, CommandFactory, FromArgMatches, Parser, Subcommand};
+use clap_complete::Shell;
+
+use crate::bench::{self, BENCH_EXIT_CODES, BenchArgs};
+use crate::database::{Database, DatabaseArgs};
+use crate::decide::{self, BlockArgs, DecideArgs, PeekKeyArgs, UnblockArgs};
+use crate::demo::{self, DemoArgs};
+use crate::doctor::{self, DOCTOR_EXIT_CODES, DoctorArgs};
+use crate::error::{CliError, EXIT_CODES};
+use crate::exec::{self, EXEC_EXIT_CODES, ExecArgs};
+use crate::export::{self, ExportArgs};
+use crate::limits::{self, LimitsCommand};
+use crate::migrate::{self, GrantsArgs, MigrateArgs};
+use crate::output;
+use crate::queue::{self, QueueCommand};
+use crate::removal::{self, ForgetArgs, PruneArgs, ResetArgs};
+use crate::replay::{self, ReplayArgs};
+use crate::simulate::{self, SimulateArgs};
+use crate::top::{self, TOP_EXIT_CODES, TopArgs};
+use crate::ui::{self, UiArgs};
+use pg_limiter::Op;
 
 const SIMULATED_KIND: &str = "Define the limit inline: its kind, token_bucket, fixed_window, sliding_window or \
                               calendar_window [default: with --every, calendar_window; with --period, every other kind, each \
@@ -100,4 +107,101 @@ pub fn command() -> clap::Command {
     };
     let command = Arguments::command().mut_subcommands(with_exit_codes);
     command.mut_subcommand("queue", |queue| queue.mut_subcommands(with_exit_codes))
+}
+
+/// Runs the tool with the arguments of this process, and returns its exit code.
+pub fn main() -> ExitCode {
+    let parsed = command().try_get_matches().and_then(|matches| Arguments::from_arg_matches(&matches));
+    let arguments = match parsed {
+        Ok(arguments) => arguments,
+        Err(error) => {
+            // clap prints help to stdout and errors to stderr. Ignore a closed stream.
+            let _ = error.print();
+            let asked_for = matches!(error.kind(), ErrorKind::DisplayHelp | ErrorKind::DisplayVersion);
+            return ExitCode::from(if asked_for { 0 } else { 2 });
+        }
+    };
+    let runtime = match tokio::runtime::Builder::new_multi_thread().enable_all().build() {
+        Ok(runtime) => runtime,
+        Err(error) => {
+            output::note(format!("cannot start the runtime: {error}"));
+            return ExitCode::from(3);
+        }
+    };
+    match runtime.block_on(run(arguments)) {
+        Ok(code) => code,
+        Err(error) => {
+            if !matches!(error, CliError::OutputClosed) {
+                output::note(&error);
+            }
+            ExitCode::from(error.exit_code())
+        }
+    }
+}
+
+async fn run(arguments: Arguments) -> Result<ExitCode, CliError> {
+    let database = Database::new(arguments.database)?;
+    match arguments.command {
+        Command::Demo(args) => demo::run(&args, database).await?,
+        Command::Bench(args) => bench::run(args, database).await?,
+        Command::Grants(args) => migrate::grants(&args, &database)?,
+        Command::Peek(args) => decide::peek(args, database).await?,
+        Command::Block(args) => decide::block(args, database).await?,
+        Command::Unblock(args) => decide::unblock(args, database).await?,
+        Command::Forget(args) => removal::forget(args, database).await?,
+        Command::Prune(args) => removal::prune(args, database).await?,
+        Command::Simulate(args) => simulate::run(args, database).await?,
+        Command::Replay(args) => replay::run(args, database).await?,
+        Command::Ui(args) => ui::run(args, database).await?,
+        Command::Completions(args) => completions(&args)?,
+        Command::Man(args) => man(&args)?,
+        // The exit code of these depends on what they find.
+        Command::Migrate(args) => return migrate::run(args, database).await,
+        Command::Limit(args) => return decide::decide(Op::Limit, args, database).await,
+        Command::Check(args) => return decide::decide(Op::Check, args, database).await,
+        Command::Reset(args) => return removal::reset(args, database).await,
+        Command::Limits(command) => return limits::run(command, database).await,
+        Command::Queue(command) => return queue::run(command, database).await,
+        Command::Top(args) => return top::run(args, database).await,
+        Command::Doctor(args) => return doctor::run(args, database).await,
+        Command::Exec(args) => return exec::run(args, database).await,
+        Command::Export(args) => return export::run(args, database).await,
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+#[derive(Args, Debug)]
+pub(super) struct CompletionsArgs {
+    /// The shell
+    shell: Shell,
+}
+
+#[derive(Args, Debug)]
+pub(super) struct ManArgs {
+    /// Write a page for each command into this folder, such as /usr/local/share/man/man1, instead of printing the first
+    #[arg(long, value_name = "DIR")]
+    to: Option<PathBuf>,
+}
+
+/// Prints the completions for a shell.
+pub(super) fn completions(args: &CompletionsArgs) -> Result<(), CliError> {
+    let mut script = Vec::new();
+    clap_complete::generate(args.shell, &mut command(), "pg-limiter", &mut script);
+    print(&script)
+}
+
+/// Prints the man page, or writes those of all commands.
+pub(super) fn man(args: &ManArgs) -> Result<(), CliError> {
+    if let Some(dir) = &args.to {
+        clap_mangen::generate_to(command(), dir)
+            .map_err(|error| CliError::usage(format!("--to {}: {error}; name a folder to write to", dir.display())))?;
+        return Ok(());
+    }
+    let mut page = Vec::new();
+    clap_mangen::Man::new(command()).render(&mut page).expect("writing to memory does not fail");
+    print(&page)
+}
+
+fn print(text: &[u8]) -> Result<(), CliError> {
+    output::line(String::from_utf8_lossy(text).trim_end())
 }

@@ -7,8 +7,7 @@ use sqlx::postgres::{PgConnectOptions, PgPoolOptions};
 use sqlx::{ConnectOptions, Connection, PgConnection, PgPool};
 
 use crate::error::CliError;
-use crate::output;
-use crate::progress::Progress;
+use crate::output::{self, Progress};
 use pg_limiter::embedded::{Server, ServerConfig};
 use pg_limiter::migrate::Migrator;
 use pg_limiter::{Error, KeySecret, Limiter, LimiterConfig, Limits, Schema};

@@ -8,12 +8,12 @@ use serde_json::json;
 
 use crate::database::Database;
 use crate::error::CliError;
+use crate::json;
 use crate::key_secret::KeySecretArgs;
 use crate::limit_args::{LimitArgs, finite};
-use crate::progress::Progress;
+use crate::output::{self, Progress};
 use crate::stored::{ExactArgs, Forms, Rows};
 use crate::text::{self, parse_length};
-use crate::{json, output};
 use pg_limiter::{Call, Decision, Error, Item, KeySecret, Kind, Limit, Limiter, Limits, Op, Outcome};
 
 #[derive(Args, Debug)]

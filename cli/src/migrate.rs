@@ -8,8 +8,8 @@ use serde_json::{Value, json};
 
 use crate::database::Database;
 use crate::error::CliError;
-use crate::progress::Progress;
-use crate::{json, output};
+use crate::json;
+use crate::output::{self, Progress};
 use pg_limiter::migrate::{Contents, Drift, MigrateReport, Migrator, Part, Use, migrations, script, uninstall};
 
 #[derive(Args, Debug)]

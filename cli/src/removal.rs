@@ -11,10 +11,10 @@ use sqlx::AssertSqlSafe;
 use crate::database::Database;
 use crate::error::CliError;
 use crate::key_secret::KeySecretArgs;
-use crate::progress::Progress;
+use crate::output::{self, Progress};
 use crate::stored::{ExactArgs, Forms, Rows};
 use crate::text::{escaped, many};
-use crate::{input, json, output};
+use crate::{input, json};
 use pg_limiter::queue::Queues;
 use pg_limiter::{Call, Error, Forgotten, InvalidCall, Item, KeySecret, Limit, Limiter, Limits, Op, Schema};
 

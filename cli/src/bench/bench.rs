@@ -5,9 +5,9 @@ use crate::bench::report::{self, Report, Setting};
 use crate::bench::setup::{BenchArgs, BenchSetup, Work};
 use crate::database::{Database, Running};
 use crate::error::CliError;
-use crate::progress::Progress;
+use crate::json;
+use crate::output::{self, Progress};
 use crate::signals::interrupt;
-use crate::{json, output};
 
 pub(crate) async fn run(args: BenchArgs, database: Database) -> Result<(), CliError> {
     let running = database.start_durable().await?;
@@ -20,18 +20,13 @@ pub(crate) async fn run(args: BenchArgs, database: Database) -> Result<(), CliEr
     // The rows are removed in any case. If both steps fail, the first error is returned.
     let interrupted = interrupt();
     let cleared = tokio::select! {
-        cleared = clear(&setup) => cleared,
+        cleared = setup.clear() => cleared,
         () = interrupted => Err(CliError::failed(format!("interrupted; {}", setup.left_behind()))),
     };
     if let (Err(_), Err(error)) = (&measured, &cleared) {
         output::note(error);
     }
     measured.and(cleared)
-}
-
-async fn clear(setup: &BenchSetup) -> Result<(), CliError> {
-    let _progress = Progress::of("removing the rows");
-    setup.clear().await
 }
 
 async fn bench(args: &BenchArgs, running: &Running, setup: &BenchSetup) -> Result<(), CliError> {

@@ -14,7 +14,7 @@ use crate::bench::report::{Figures, RoundTrip, milliseconds, rounded};
 use crate::bench::setup::{BenchArgs, BenchSetup, Target, Work};
 use crate::database::Running;
 use crate::error::CliError;
-use crate::progress::Progress;
+use crate::output::Progress;
 use pg_limiter::Limiter;
 
 /// The time before each measurement in which the server caches plans and pages.

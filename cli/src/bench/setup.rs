@@ -11,6 +11,7 @@ use sqlx::PgPool;
 
 use crate::database::Running;
 use crate::error::CliError;
+use crate::output::Progress;
 use crate::text::grouped;
 use pg_limiter::{Durability, Isolation, Item, Limit, Limiter, LimiterConfig, Limits, RetryPolicy};
 
@@ -80,6 +81,7 @@ impl BenchSetup {
 
     /// Waits for calls in flight, and removes every row.
     pub(super) async fn clear(&self) -> Result<(), CliError> {
+        let _progress = Progress::of("removing the rows");
         for (_, limiter) in &self.limiters {
             limiter.close().await;
         }

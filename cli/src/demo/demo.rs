@@ -4,7 +4,7 @@ use crate::database::Database;
 use crate::demo::scenes::{hammer, reservation, sliding_window, together, token_bucket};
 use crate::demo::stage::Stage;
 use crate::error::CliError;
-use crate::progress::Progress;
+use crate::output::Progress;
 
 #[derive(Args, Debug)]
 pub(crate) struct DemoArgs {

@@ -8,8 +8,8 @@ use sqlx::{AssertSqlSafe, PgPool};
 
 use crate::database::Running;
 use crate::error::CliError;
-use crate::progress::Progress;
-use crate::{json, output, text};
+use crate::output::{self, Progress};
+use crate::{json, text};
 use pg_limiter::migrate::Migrator;
 use pg_limiter::{Decision, Limiter, LimiterConfig, Limits, Schema};
 

@@ -1,7 +1,7 @@
 //! Checks a Citus cluster: its nodes, how the limiter's tables are stored, whether the functions are the same on all nodes, and
 //! whether two-phase commits are left.
 
-use crate::doctor::finding::Finding;
+use crate::doctor::report::Finding;
 use crate::doctor::schema::function_names;
 use crate::doctor::session::Session;
 
@@ -141,7 +141,7 @@ fn part(node: &Node, nth: usize) -> Option<&str> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::doctor::finding::State::{Note, Ok, Problem, Warning};
+    use crate::doctor::report::State::{Note, Ok, Problem, Warning};
 
     #[test]
     fn a_cluster_is_judged_by_its_nodes_and_tables() {

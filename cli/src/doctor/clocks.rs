@@ -2,7 +2,7 @@
 
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
-use crate::doctor::finding::Finding;
+use crate::doctor::report::Finding;
 use crate::doctor::session::Session;
 
 const READINGS: usize = 5;
@@ -81,7 +81,7 @@ fn judge_test_clock(ahead: Duration) -> Finding {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::doctor::finding::State;
+    use crate::doctor::report::State;
 
     fn reading(theirs: f64, ours: f64, round_trip: u64) -> Reading {
         Reading { theirs, ours, round_trip: Duration::from_millis(round_trip) }

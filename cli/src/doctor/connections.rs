@@ -1,6 +1,6 @@
 //! Checks the settings of the server: durability, connection limits, timeouts and locks, and whether transactions can write.
 
-use crate::doctor::finding::Finding;
+use crate::doctor::report::Finding;
 use crate::doctor::session::{Session, Settings};
 
 const NEARLY_ALL: f64 = 0.8;
@@ -142,7 +142,7 @@ pub(super) async fn writable(session: &mut Session, settings: &Settings) -> Resu
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::doctor::finding::State::{Ok, Warning};
+    use crate::doctor::report::State::{Ok, Warning};
 
     #[test]
     fn the_bound_with_the_fewest_free_connections_is_reported() {

@@ -7,8 +7,7 @@ use sqlx::{Connection, PgConnection};
 
 use crate::database::{Database, cannot_connect, connect_with};
 use crate::doctor::engine::{self, Engine};
-use crate::doctor::finding::Finding;
-use crate::doctor::report::Report;
+use crate::doctor::report::{Finding, Report};
 use crate::doctor::rights::{self, Role};
 use crate::doctor::session::{Session, Settings};
 use crate::doctor::table::Table;
@@ -17,8 +16,7 @@ use crate::doctor::{
     citus, clocks, connections, encryption, idle_rows, jobs, pooler, replication, schema, transactions,
 };
 use crate::error::CliError;
-use crate::output;
-use crate::progress::Progress;
+use crate::output::{self, Progress};
 use crate::text::parse_length;
 use pg_limiter::{Error, Schema};
 
@@ -44,36 +42,27 @@ pub(crate) async fn findings(
 }
 
 async fn report(args: &DoctorArgs, options: &PgConnectOptions, schema: &Schema) -> Result<Report, CliError> {
-    let door = Door::find(options).await?;
-    let mut session = Session { connection: door.connection, schema: schema.clone() };
+    let (connection, options, refused) = connect(options).await?;
+    let mut session = Session { connection, schema: schema.clone() };
     let mut report = Report::default();
-    examine(args, &mut session, &door.options, door.refused.as_deref(), &mut report).await.map_err(|error| {
+    examine(args, &mut session, &options, refused.as_deref(), &mut report).await.map_err(|error| {
         CliError::failed(format!("cannot examine the database: {}", Error::database_message(&error)))
     })?;
     let _ = session.connection.close().await;
     Ok(report)
 }
 
-/// The connection, and the options that it was opened with.
-struct Door {
-    connection: PgConnection,
-    options: PgConnectOptions,
-    /// The error with which a pooler rejected the driver's own start-up settings.
-    refused: Option<String>,
-}
-
-impl Door {
-    async fn find(options: &PgConnectOptions) -> Result<Self, CliError> {
-        let refusal = match connect_with(options).await {
-            Ok(connection) => return Ok(Self { connection, options: options.clone(), refused: None }),
-            Err(error) if Error::refuses_settings(&error) => error,
-            Err(error) => return Err(cannot_connect(error)),
-        };
-        let options = options.clone().extra_float_digits(None);
-        match connect_with(&options).await {
-            Ok(connection) => Ok(Self { connection, options, refused: Some(Error::database_message(&refusal)) }),
-            Err(_) => Err(cannot_connect(refusal)),
-        }
+/// Connects. Returns the options of the connection, too, and the error if a pooler rejected the driver's own start-up settings.
+async fn connect(options: &PgConnectOptions) -> Result<(PgConnection, PgConnectOptions, Option<String>), CliError> {
+    let refusal = match connect_with(options).await {
+        Ok(connection) => return Ok((connection, options.clone(), None)),
+        Err(error) if Error::refuses_settings(&error) => error,
+        Err(error) => return Err(cannot_connect(error)),
+    };
+    let options = options.clone().extra_float_digits(None);
+    match connect_with(&options).await {
+        Ok(connection) => Ok((connection, options, Some(Error::database_message(&refusal)))),
+        Err(_) => Err(cannot_connect(refusal)),
     }
 }
 

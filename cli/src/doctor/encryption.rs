@@ -4,7 +4,7 @@ use std::net::IpAddr;
 
 use sqlx::postgres::{PgConnectOptions, PgSslMode};
 
-use crate::doctor::finding::Finding;
+use crate::doctor::report::Finding;
 use crate::doctor::session::Session;
 
 const VERIFY: &str = "Add sslmode=verify-full&sslrootcert=FILE to the URL, with the certificate of the server's CA.";
@@ -40,7 +40,7 @@ fn is_local(host: &str) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::doctor::finding::State::{Note, Ok};
+    use crate::doctor::report::State::{Note, Ok};
 
     #[test]
     fn unencrypted_or_unverified_remote_connections_are_noted() {

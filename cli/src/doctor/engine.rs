@@ -1,6 +1,6 @@
 //! Identifies the engine by its version string, and checks whether the requested isolation level is in force.
 
-use crate::doctor::finding::Finding;
+use crate::doctor::report::Finding;
 use crate::doctor::session::Session;
 use crate::text::shown;
 
@@ -120,7 +120,7 @@ fn judge_levels(serializable: &str, read_committed: &str) -> Finding {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::doctor::finding::State;
+    use crate::doctor::report::State;
 
     #[test]
     fn an_engine_is_recognized_by_its_version() {

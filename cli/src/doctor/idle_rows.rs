@@ -1,6 +1,6 @@
 //! Checks for idle rows: they mean the same as no row, and `prune` removes them.
 
-use crate::doctor::finding::Finding;
+use crate::doctor::report::Finding;
 use crate::doctor::session::Session;
 use crate::doctor::table::count;
 use crate::export::CLOCK;
@@ -63,7 +63,7 @@ fn judge(rows: f64, idle: f64, how: How) -> Finding {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::doctor::finding::State::{Ok, Warning};
+    use crate::doctor::report::State::{Ok, Warning};
 
     #[test]
     fn many_idle_rows_are_a_warning_if_they_are_half_of_the_table() {

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use crate::doctor::finding::Finding;
+use crate::doctor::report::Finding;
 use crate::doctor::session::Session;
 use crate::doctor::table::count;
 use crate::export::CLOCK;
@@ -143,7 +143,7 @@ fn judge_usage(usage: f64, oldest: Option<Oldest>) -> Finding {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::doctor::finding::State::{Note, Ok, Warning};
+    use crate::doctor::report::State::{Note, Ok, Warning};
 
     #[test]
     fn late_lapsed_dead_and_old_jobs_are_reported() {

@@ -6,7 +6,6 @@ mod connections;
 mod doctor;
 mod encryption;
 mod engine;
-mod finding;
 mod idle_rows;
 mod jobs;
 mod pooler;
@@ -21,6 +20,6 @@ mod tserver;
 
 pub(crate) use doctor::findings;
 pub(super) use doctor::{DOCTOR_EXIT_CODES, DoctorArgs, run};
-pub(crate) use finding::{Finding, State};
+pub(crate) use report::{Finding, State};
 pub(crate) use schema::TABLES;
 pub(crate) use table::bytes;

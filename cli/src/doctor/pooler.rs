@@ -6,7 +6,7 @@ use sqlx::postgres::PgConnectOptions;
 use sqlx::{Connection, PgConnection};
 
 use crate::database::connect_with;
-use crate::doctor::finding::Finding;
+use crate::doctor::report::Finding;
 use crate::doctor::session::ask;
 use pg_limiter::Error;
 
@@ -57,16 +57,12 @@ pub(super) async fn settings(refused: Option<&str>, options: &PgConnectOptions) 
         "Set LimiterConfig::connections to Connections::Pool: the limiter's own connections need start-up settings.";
     let mut connection = match connect_with(&options.clone().options([("pg_limiter.doctor", "1")])).await {
         Ok(connection) => connection,
-        Err(error) if Error::refuses_settings(&error) => {
-            return Ok(
-                Finding::note(format!("a pooler refuses them: {}", Error::database_message(&error))).advise(over_pool)
-            );
-        }
         Err(error) => {
-            return Ok(Finding::note(format!(
-                "not checked: cannot open a connection: {}",
-                Error::database_message(&error)
-            )));
+            let message = Error::database_message(&error);
+            return Ok(match Error::refuses_settings(&error) {
+                true => Finding::note(format!("a pooler refuses them: {message}")).advise(over_pool),
+                false => Finding::note(format!("not checked: cannot open a connection: {message}")),
+            });
         }
     };
     let value = ask::<(Option<String>,)>(&mut connection, NONE).await;

@@ -1,6 +1,6 @@
 //! Checks for what logical replication can break: publications of parts of rows, and the sequence of the jobs.
 
-use crate::doctor::finding::Finding;
+use crate::doctor::report::Finding;
 use crate::doctor::schema::TABLES;
 use crate::doctor::session::Session;
 

@@ -3,7 +3,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use crate::doctor::finding::Finding;
+use crate::doctor::report::Finding;
 use crate::doctor::schema::{TABLES, VIEWS, function_names};
 use crate::doctor::session::Session;
 use pg_limiter::migrate::{CallableFunction, Use};

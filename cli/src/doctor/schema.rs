@@ -2,7 +2,7 @@
 
 use std::collections::BTreeSet;
 
-use crate::doctor::finding::Finding;
+use crate::doctor::report::Finding;
 use crate::doctor::session::Session;
 use pg_limiter::Schema;
 use pg_limiter::migrate::{Drift, MigrateError, Migrator, Part, functions, migrations};

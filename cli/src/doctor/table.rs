@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use crate::doctor::finding::Finding;
+use crate::doctor::report::Finding;
 use crate::doctor::session::{Session, Settings};
 use crate::text::{age, grouped};
 
@@ -158,7 +158,7 @@ pub(super) fn length(seconds: f64) -> Duration {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::doctor::finding::State::{self, Note, Ok, Warning};
+    use crate::doctor::report::State::{self, Note, Ok, Warning};
 
     fn table() -> Table {
         Table {

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use crate::doctor::finding::Finding;
+use crate::doctor::report::Finding;
 use crate::doctor::session::Session;
 use crate::doctor::table::{count, length};
 use crate::text::{age, one_line};
@@ -122,7 +122,7 @@ fn judge(open: &[Open], longest: Duration, piles_up: bool) -> Finding {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::doctor::finding::State::{Ok, Warning};
+    use crate::doctor::report::State::{Ok, Warning};
 
     fn open(seconds: Option<f64>, since: i64) -> Open {
         let (who, end) = ("pid 7".to_owned(), "end".to_owned());

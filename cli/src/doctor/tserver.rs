@@ -8,7 +8,7 @@ use std::time::Duration;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 
-use crate::doctor::finding::Finding;
+use crate::doctor::report::Finding;
 
 const PORT: u16 = 9000;
 const PATIENCE: Duration = Duration::from_secs(5);
@@ -202,7 +202,7 @@ mod tests {
     use tokio::net::TcpListener;
 
     use super::*;
-    use crate::doctor::finding::State::{self, Note, Ok, Warning};
+    use crate::doctor::report::State::{self, Note, Ok, Warning};
 
     /// A server that answers one request with these bytes. The task returns the request.
     async fn server(answer: &'static str) -> (Address, tokio::task::JoinHandle<String>) {

@@ -7,9 +7,9 @@ use crate::error::CliError;
 use crate::exec::args::{ExecArgs, Failure, Outcome};
 use crate::exec::once;
 use crate::exec::work::work;
-use crate::progress::Progress;
+use crate::output::{self, Progress};
 use crate::signals::Signals;
-use crate::{input, output, text};
+use crate::{input, text};
 use pg_limiter::{Decision, Error, Lease, LeaseId, Limit, Limiter, Limits};
 
 pub(crate) async fn run(args: ExecArgs, database: Database) -> Result<ExitCode, CliError> {

@@ -9,10 +9,10 @@ use sqlx::{Connection, PgConnection};
 use crate::database::Database;
 use crate::error::CliError;
 use crate::export::row::{Format, Pages, Row, Writer, now};
-use crate::progress::Progress;
+use crate::input;
+use crate::output::{self, Progress};
 use crate::replay::moment;
 use crate::text::{escaped, grouped};
-use crate::{input, output};
 use pg_limiter::{CallAt, Error, Item, Op, TransactionLimiter};
 
 pub(crate) async fn run(args: ExportArgs, database: Database) -> Result<ExitCode, CliError> {

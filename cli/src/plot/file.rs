@@ -8,10 +8,10 @@ use plotters::backend::{BitMapBackend, SVGBackend};
 use plotters::drawing::IntoDrawingArea;
 
 use crate::error::CliError;
+use crate::output::Progress;
 use crate::plot::bins::Bins;
 use crate::plot::canvas::{Canvas, FAMILY, FINENESS};
 use crate::plot::picture::Picture;
-use crate::progress::Progress;
 use crate::text::parse_micros;
 
 #[derive(Debug)]

@@ -8,10 +8,10 @@ use serde_json::json;
 
 use crate::database::Database;
 use crate::error::CliError;
-use crate::progress::Progress;
+use crate::output::{self, Progress};
 use crate::queue::jobs::{exact, human};
 use crate::queue::queues::{Queues, job_limits, no_such_job, with_queues};
-use crate::{json, output, text};
+use crate::{json, text};
 use pg_limiter::queue::{JobFilter, JobInfo, JobItem, JobState};
 use pg_limiter::{Call, Error, InvalidCall, InvalidJob, Item, LeaseId, Limits, Op};
 

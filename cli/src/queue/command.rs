@@ -5,11 +5,11 @@ use serde_json::json;
 
 use crate::database::Database;
 use crate::error::CliError;
-use crate::progress::Progress;
+use crate::output::{self, Progress};
 use crate::queue::change::{CancelArgs, DiscardArgs, RequeueArgs, cancel_jobs, discard_jobs, requeue_jobs};
 use crate::queue::jobs;
 use crate::queue::queues::{Queues, no_such_job, with_queues};
-use crate::{json, output, text};
+use crate::{json, text};
 use pg_limiter::Limits;
 use pg_limiter::queue::{JobFilter, JobState};
 

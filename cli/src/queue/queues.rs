@@ -2,7 +2,7 @@ use std::path::Path;
 
 use crate::database::Database;
 use crate::error::CliError;
-use crate::progress::Progress;
+use crate::output::Progress;
 use crate::{input, text};
 use pg_limiter::queue::{JobFilter, JobInfo, Queue};
 use pg_limiter::{Limiter, Limits};

@@ -1,13 +1,12 @@
 //! The recording to replay: calls with their times.
 
-use std::cmp::Ordering;
-use std::collections::{BTreeMap, BinaryHeap, HashSet};
+use std::collections::{BTreeMap, HashSet};
 use std::sync::Arc;
 
 use crate::error::CliError;
 use crate::lines::{BadLine, BadLines, Line, LineArgs, Lines, Source, of_record};
+use crate::output::Progress;
 use crate::plot::{SECOND, finer};
-use crate::progress::Progress;
 use crate::replay::parser::{Faults, Keys, Leases, Parsed, Parser, Unreadable};
 use crate::replay::sandbox::{Purpose, Timed};
 use crate::text::grouped;
@@ -36,13 +35,10 @@ impl Recording {
         args: &LineArgs,
         needs_keys: bool,
     ) -> Result<Self, CliError> {
-        let window = args.sort_window;
-        let summary = Summary::new(needs_keys);
-        let mut recording =
-            Self { source, parser, limits: limits.clone(), applied, window, summary, notes: Vec::new() };
-        let (summary, notes) = recording.first_pass(args, needs_keys)?;
-        (recording.summary, recording.notes) = (summary, notes);
-        Ok(recording)
+        let (window, summary) = (args.sort_window, Summary::new(needs_keys));
+        let read = Self { source, parser, limits: limits.clone(), applied, window, summary, notes: Vec::new() };
+        let (summary, notes) = read.first_pass(args, needs_keys)?;
+        Ok(Self { summary, notes, ..read })
     }
 
     fn first_pass(&self, args: &LineArgs, needs_keys: bool) -> Result<(Summary, Vec<String>), CliError> {
@@ -101,7 +97,7 @@ impl Recording {
             lines,
             limit,
             leases: Leases::new(&self.limits),
-            waiting: BinaryHeap::new(),
+            waiting: BTreeMap::new(),
             keys: Keys::default(),
             last: None,
             read: 0,
@@ -159,7 +155,8 @@ pub(super) struct Pass<'r> {
     /// For an access log: the limit that is applied.
     limit: Option<Arc<str>>,
     leases: Leases<'r>,
-    waiting: BinaryHeap<Waiting>,
+    /// The window: the numbers of lines and what they have, by time. Lines with the same time keep their order.
+    waiting: BTreeMap<(i64, usize), (usize, Parsed)>,
     keys: Keys,
     /// The time of the last call.
     last: Option<i64>,
@@ -189,7 +186,7 @@ impl<'r> Pass<'r> {
                 );
                 self.faults.add(bad(reason, false), self.read)?;
             }
-            Ok(parsed) => self.waiting.push(Waiting { at: parsed.at(), place, number, parsed }),
+            Ok(parsed) => drop(self.waiting.insert((parsed.at(), place), (number, parsed))),
         }
         Ok(true)
     }
@@ -205,27 +202,21 @@ impl<'r> Pass<'r> {
     fn next_call(&mut self) -> Result<Option<Timed<Purpose>>, CliError> {
         loop {
             self.fill()?;
-            let Some(waiting) = self.waiting.pop() else { return Ok(None) };
-            self.last = Some(waiting.at);
-            if let Some(call) = self.call(waiting)? {
-                return Ok(Some(call));
-            }
+            let Some(((at, place), (number, parsed))) = self.waiting.pop_first() else { return Ok(None) };
+            self.last = Some(at);
+            let (op, call) = match (parsed, &self.limit) {
+                (Parsed::Event(mut event), _) => match self.leases.name(&mut event, place) {
+                    Ok(()) => (event.op, event.call),
+                    Err(reason) => {
+                        self.faults.add(BadLine { place, number, reason, is_of_other_format: false }, self.read)?;
+                        continue;
+                    }
+                },
+                (Parsed::Request(_, key), Some(limit)) => (Op::Limit, Call::from((Arc::clone(limit), key))),
+                (Parsed::Request(..), None) => continue,
+            };
+            return Ok(Some(Timed { at, op, call, tag: Purpose::Line(place) }));
         }
-    }
-
-    fn call(&mut self, Waiting { at, place, number, parsed }: Waiting) -> Result<Option<Timed<Purpose>>, CliError> {
-        let (op, call) = match (parsed, &self.limit) {
-            (Parsed::Event(mut event), _) => {
-                if let Err(reason) = self.leases.name(&mut event, place) {
-                    self.faults.add(BadLine { place, number, reason, is_of_other_format: false }, self.read)?;
-                    return Ok(None);
-                }
-                (event.op, event.call)
-            }
-            (Parsed::Request(_, key), Some(limit)) => (Op::Limit, Call::from((Arc::clone(limit), key))),
-            (Parsed::Request(..), None) => return Ok(None),
-        };
-        Ok(Some(Timed { at, op, call, tag: Purpose::Line(place) }))
     }
 }
 
@@ -239,31 +230,3 @@ impl Iterator for Pass<'_> {
         })
     }
 }
-
-/// A line that waits in the window. The first in time is the greatest; lines with the same time keep their order.
-struct Waiting {
-    at: i64,
-    place: usize,
-    number: usize,
-    parsed: Parsed,
-}
-
-impl Ord for Waiting {
-    fn cmp(&self, other: &Self) -> Ordering {
-        (other.at, other.place).cmp(&(self.at, self.place))
-    }
-}
-
-impl PartialOrd for Waiting {
-    fn partial_cmp(&self, other: &Self) -> Option<Ordering> {
-        Some(self.cmp(other))
-    }
-}
-
-impl PartialEq for Waiting {
-    fn eq(&self, other: &Self) -> bool {
-        self.cmp(other).is_eq()
-    }
-}
-
-impl Eq for Waiting {}

@@ -5,10 +5,11 @@ use clap::Args;
 
 use crate::database::Database;
 use crate::error::CliError;
+use crate::input;
 use crate::limit_args::Sourced;
 use crate::lines::{LineArgs, Source};
+use crate::output::{self, Progress};
 use crate::plot::{Clock, Panel, Picture, PlotArgs};
-use crate::progress::Progress;
 use crate::replay::access_log::LogOptions;
 use crate::replay::parser::{Faults, Parser, Unreadable};
 use crate::replay::pictured::Pictured;
@@ -16,7 +17,6 @@ use crate::replay::recording::Recording;
 use crate::replay::sandbox::{Purpose, Sandbox, Timed, in_time_order};
 use crate::replay::tally::{Decisions, Tally, table};
 use crate::text::{describe, escaped, grouped};
-use crate::{input, output};
 use pg_limiter::{Limit, Limits};
 
 #[derive(Args, Debug)]

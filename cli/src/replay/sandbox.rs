@@ -8,7 +8,7 @@ use sqlx::{AssertSqlSafe, Connection, PgConnection};
 
 use crate::database::Running;
 use crate::error::CliError;
-use crate::progress::Progress;
+use crate::output::Progress;
 use pg_limiter::migrate::{Part, functions, migrations};
 use pg_limiter::{Call, CallAt, Decision, InvalidCall, Limits, Op, Schema, TransactionLimiter};
 

@@ -107,12 +107,8 @@ impl SimulateArgs {
         };
         let named: Vec<(Arc<str>, Limit)> = if self.only.is_empty() {
             let all = limits.iter().map(|(name, limit)| (name.into(), *limit));
-            let (gates, with_tokens): (Vec<(Arc<str>, Limit)>, Vec<_>) =
-                all.partition(|(_, limit)| limit.kind() == Kind::Gate);
-            if let (true, Some((name, _))) = (with_tokens.is_empty(), gates.first()) {
-                return Err(is_gate(name));
-            }
-            with_tokens
+            let (gates, with_tokens): (Vec<_>, Vec<_>) = all.partition(|(_, limit)| limit.kind() == Kind::Gate);
+            if with_tokens.is_empty() { gates } else { with_tokens }
         } else {
             let find = |name: &String| {
                 let no_such = || {

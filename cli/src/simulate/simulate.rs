@@ -4,15 +4,15 @@ use std::sync::Arc;
 
 use crate::database::Database;
 use crate::error::CliError;
+use crate::input;
 use crate::limit_args::Sourced;
+use crate::output::{self, Progress};
 use crate::plot::{Became, Bins, Clock, Panel, Picture};
-use crate::progress::Progress;
 use crate::replay::{CHUNK, Sandbox, Timed};
 use crate::simulate::args::SimulateArgs;
 use crate::simulate::outcome::{Outcome, Simulated, object, table};
 use crate::simulate::traffic::{MOST_CALLS, Traffic};
 use crate::text::{grouped, period_micros};
-use crate::{input, output};
 use pg_limiter::{Call, Decision, InvalidCall, Item, Kind, LeaseId, Limit, Limits, Op};
 
 /// The limits, and the calls that each of them is offered.

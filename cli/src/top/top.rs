@@ -12,14 +12,14 @@ use tokio::sync::{mpsc, watch};
 
 use crate::database::Database;
 use crate::error::CliError;
+use crate::input;
 use crate::live::Live;
-use crate::progress::Progress;
+use crate::output::{self, Progress};
 use crate::signals::Signals;
 use crate::text::parse_length;
 use crate::top::app::{App, Data, Filters, Next, keep_reading};
 use crate::top::columns::Style;
 use crate::top::screen;
-use crate::{input, output};
 
 pub(crate) async fn run(args: TopArgs, database: Database) -> Result<ExitCode, CliError> {
     let of_file = args.limits.as_deref().map(input::read_limits).transpose()?;

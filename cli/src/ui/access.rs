@@ -150,14 +150,12 @@ pub(super) async fn guard(State(app): State<Arc<App>>, request: Request<Body>, n
         (header::REFERRER_POLICY, "no-referrer"),
         (header::CACHE_CONTROL, "no-store"),
         (header::X_FRAME_OPTIONS, "DENY"),
+        (header::HeaderName::from_static("cross-origin-opener-policy"), "same-origin"),
+        (header::HeaderName::from_static("cross-origin-resource-policy"), "same-origin"),
     ];
     for (name, value) in fixed {
         headers.insert(name, HeaderValue::from_static(value));
     }
-    let opener = header::HeaderName::from_static("cross-origin-opener-policy");
-    headers.insert(opener, HeaderValue::from_static("same-origin"));
-    let resource = header::HeaderName::from_static("cross-origin-resource-policy");
-    headers.insert(resource, HeaderValue::from_static("same-origin"));
     response
 }
 

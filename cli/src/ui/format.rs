@@ -18,12 +18,10 @@ pub(super) fn amount(value: f64) -> String {
     let down = |scale: f64| {
         if value < 0.0 { (size * scale - 1e-6).ceil() / scale } else { (size * scale + 1e-6).floor() / scale }
     };
-    let scale = if size >= 100.0 {
-        1.0
-    } else if size >= 1.0 || size == 0.0 {
-        10.0
-    } else {
-        100.0
+    let scale = match size {
+        size if size >= 100.0 => 1.0,
+        size if size >= 1.0 || size == 0.0 => 10.0,
+        _ => 100.0,
     };
     let rounded = down(scale);
     let whole = text::grouped(rounded.trunc() as u64);

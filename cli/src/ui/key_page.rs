@@ -1,5 +1,6 @@
 //! The page of a key: its buckets in all limits.
 
+use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use axum::Form;
@@ -76,13 +77,9 @@ fn search(app: &App) -> Page {
 async fn of_key(app: &App, wanted: &str, done: &str) -> Result<Page, PageError> {
     let (now, buckets) = app.live.key(wanted, |limit| app.stored(limit, wanted)).await?;
     let like = if buckets.is_empty() && !app.keys.are_hidden() && !wanted.is_empty() {
-        let mut like: Vec<String> =
-            app.live.keys_like(wanted, SUGGESTED).await?.into_iter().map(|(_, key)| key).collect();
-        like.sort_unstable();
-        like.dedup();
-        like
+        app.live.keys_like(wanted, SUGGESTED).await?.into_iter().map(|(_, key)| key).collect()
     } else {
-        Vec::new()
+        BTreeSet::new()
     };
     let forms = if buckets.is_empty() && !wanted.is_empty() {
         app.live.other_forms(wanted, app.key_secret.as_ref()).await?

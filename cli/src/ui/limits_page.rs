@@ -226,13 +226,11 @@ pub(super) fn shards(bucket: &BucketView, capacity: Option<f64>) -> Markup {
 
 fn both_tables(app: &App, snapshot: &Snapshot, limit: &LimitView, most: usize) -> Markup {
     let is_gate = limit.emptiest.first().is_some_and(|key| key.bucket.meaning == Meaning::Blocked);
-    if is_gate {
-        return html! { div class="pair" { (table(app, snapshot, limit, "Blocked keys", &limit.emptiest, most, false)) } };
-    }
+    let title = if is_gate { "Blocked keys" } else { "Emptiest keys" };
     html! {
         div class="pair" {
-            (table(app, snapshot, limit, "Busiest keys", &limit.busiest, most, true))
-            (table(app, snapshot, limit, "Emptiest keys", &limit.emptiest, most, false))
+            @if !is_gate { (table(app, snapshot, limit, "Busiest keys", &limit.busiest, most, true)) }
+            (table(app, snapshot, limit, title, &limit.emptiest, most, false))
         }
     }
 }

@@ -9,7 +9,6 @@ mod demo;
 mod format;
 mod health_page;
 mod key_page;
-mod keys;
 mod limits_page;
 mod page;
 mod queue_page;

@@ -162,7 +162,7 @@ async fn jobs(app: &App, queue: &str, state: JobState, page: u32) -> Result<Mark
                 td data-label="Group" { (key(app, &job.group)) }
                 td class="number" data-label=(when) { @match at(job) { Some(at) => (time(at, now)), None => "–" } }
                 td class="number" data-label="Failures" { (job.failures) " of " (job.max_attempts) }
-                td data-label="Last error" class="error" { (error(app, job)) }
+                td data-label="Last error" class="error" { (text::shortened(&one_line(app, job.last_error.as_deref()), WIDEST_ERROR)) }
             }
         }
     };
@@ -197,12 +197,12 @@ fn capital(text: &str) -> String {
     letters.next().map_or_else(String::new, |first| first.to_uppercase().chain(letters).collect())
 }
 
-/// Errors may have keys in them.
-fn error(app: &App, job: &JobView) -> String {
-    match &job.last_error {
+/// A text that may have keys in it.
+fn one_line(app: &App, text: Option<&str>) -> String {
+    match text {
         None => "–".to_owned(),
         Some(_) if app.keys.are_hidden() => "hidden".to_owned(),
-        Some(error) => text::shortened(&text::one_line(error), WIDEST_ERROR),
+        Some(text) => text::one_line(text),
     }
 }
 
@@ -215,11 +215,7 @@ async fn of_job(app: &App, WantedJob { id, done }: WantedJob) -> Result<Page, Pa
     let Some(job) = app.live.job(id).await? else {
         return Err(PageError::NotFound(format!("there is no job {id}; it may have been pruned")));
     };
-    let shown = |text: &Option<String>| match text {
-        None => "–".to_owned(),
-        Some(_) if app.keys.are_hidden() => "hidden".to_owned(),
-        Some(text) => text::one_line(text),
-    };
+    let shown = |text: &Option<String>| one_line(app, text.as_deref());
     let body = html! {
         p class="crumbs" { a href="/queue" { "Queue" } " / " a href=(queue_url(&job.queue)) { bdi { (job.queue) } } " / " a href=(jobs_url(&job.queue, &job.state, 0)) { (job.state) } }
         h1 { "Job " (job.id) " " span class={ "state " (state_class(&job.state)) } { (job.state) } }

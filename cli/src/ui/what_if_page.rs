@@ -126,12 +126,11 @@ async fn simulate(app: &App, fields: &Fields, log: Vec<u8>) -> Result<Outcome, C
     }
     let today = match field("beside") {
         "" => None,
-        name => match app.live.limits().get(name) {
-            Some(limit) => Some((Arc::from(format!("{name} (today)")), *limit)),
-            None => {
-                return Err(CliError::usage(format!("the limits file has no limit {}", crate::text::shown(name, 80))));
-            }
-        },
+        name => {
+            let none = || CliError::usage(format!("the limits file has no limit {}", crate::text::shown(name, 80)));
+            let limit = app.live.limits().get(name).ok_or_else(none)?;
+            Some((Arc::from(format!("{name} (today)")), *limit))
+        }
     };
     let offered = if traffic == "log" {
         options.retain(|option| !option.starts_with("--hold"));

@@ -3,7 +3,7 @@
 use std::str::FromStr;
 use std::sync::LazyLock;
 
-use crate::replay::access_log::client_keys::address;
+use crate::replay::access_log::key::address;
 use crate::replay::access_log::line::{Content, JsonLine, LogLine, Renamed, meanings, renamed};
 use crate::replay::access_log::pattern::{Mismatch, NO_ADDRESS, Pattern};
 use crate::replay::access_log::{apache, nginx};

@@ -1,7 +1,6 @@
 //! Reads access logs of web servers: their formats, and the keys of requests. It does no I/O, and no input makes it panic.
 
 mod apache;
-mod client_keys;
 mod format;
 mod key;
 mod line;
@@ -15,6 +14,6 @@ pub use format::{LogFormat, UnreadableLine};
 pub use line::LogLine;
 
 #[cfg(test)]
-use client_keys::ClientArgs;
+use key::ClientArgs;
 pub(in crate::replay) use key::LogKey;
 pub(crate) use key::LogOptions;
