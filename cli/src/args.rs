@@ -105,8 +105,10 @@ pub fn command() -> clap::Command {
         Some(_) => command,
         None => command.after_help(EXIT_CODES),
     };
-    let command = Arguments::command().mut_subcommands(with_exit_codes);
-    command.mut_subcommand("queue", |queue| queue.mut_subcommands(with_exit_codes))
+    Arguments::command().mut_subcommands(|command| match command.get_name() {
+        "queue" => with_exit_codes(command).mut_subcommands(with_exit_codes),
+        _ => with_exit_codes(command),
+    })
 }
 
 /// Runs the tool with the arguments of this process, and returns its exit code.

@@ -203,10 +203,14 @@ impl Running {
 
     /// Returns a limiter on such a pool. Close the pool after the last call.
     pub(super) async fn limiter(&self, limits: Limits, key_secret: Option<KeySecret>) -> Result<Limiter, CliError> {
+        Ok(self.limiter_on(self.ready_pool(1).await?, limits, key_secret))
+    }
+
+    pub(super) fn limiter_on(&self, pool: PgPool, limits: Limits, key_secret: Option<KeySecret>) -> Limiter {
         let mut config = LimiterConfig::default();
         config.schema = self.schema.clone();
         config.key_secret = key_secret;
-        Ok(Limiter::with_config(self.ready_pool(1).await?, limits, config))
+        Limiter::with_config(pool, limits, config)
     }
 }
 

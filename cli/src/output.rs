@@ -1,6 +1,6 @@
-//! Writes to standard output without `println!`, which panics when the reader has closed it, and messages and progress to standard
-//! error. Progress is what a command is doing, and how far it is. It is drawn only on a terminal, appears only if the work takes longer
-//! than a moment, and is removed when the [`Progress`] is dropped.
+//! Writes to standard output without `println!`, which panics when the reader has closed it, and messages and progress to
+//! standard error. Progress is what a command is doing, and how far it is. It is drawn only on a terminal, appears only if the
+//! work takes longer than a moment, and is removed when the [`Progress`] is dropped.
 
 use std::borrow::Cow;
 use std::fmt::Display;

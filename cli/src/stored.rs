@@ -117,8 +117,8 @@ impl Forms {
         };
         let of_given = if is_otherwise { format!(" of \"{given}\"") } else { String::new() };
         Some(format!(
-            "the key{of_given} is \"{shown}\"; {found}. A layer with alternative keys (.or) stores it as \"1:{shown}\" or \"2:{shown}\": give that \
-             form if yours does"
+            "the key{of_given} is \"{shown}\"; {found}. A layer with alternative keys (.or) stores it as \"1:{shown}\" or \"2:{shown}\": \
+             give that form if yours does"
         ))
     }
 

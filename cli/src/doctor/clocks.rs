@@ -57,7 +57,7 @@ fn judge(readings: &[Reading]) -> Finding {
 
 const SEQUENCE: &str = "_test_clock";
 
-/// Returns `None` if there is no test clock.
+/// Checks for a test clock, which `TestClock` of the library's feature `testing` installs. Returns `None` if there is none.
 pub(super) async fn test_clock(session: &mut Session) -> Result<Option<Finding>, sqlx::Error> {
     let (schema, sequence) = (session.schema_literal(), session.table(SEQUENCE));
     let installed = format!(

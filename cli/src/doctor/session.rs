@@ -89,6 +89,7 @@ const NAMES: &str = "'synchronous_commit', 'fsync', 'full_page_writes', 'autovac
                      'statement_timeout', 'lock_timeout', 'idle_in_transaction_session_timeout', \
                      'transaction_timeout', 'max_pred_locks_per_transaction', 'deadlock_timeout'";
 
+/// Settings as a new session of this role gets them, without changes that this session made.
 #[derive(Debug, Default)]
 pub(super) struct Settings(HashMap<String, Setting>);
 

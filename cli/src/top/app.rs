@@ -62,6 +62,7 @@ pub(super) enum Next {
     Quit,
 }
 
+/// The state of the screen. It does no I/O.
 pub(super) struct App {
     pub(super) tab: Tab,
     pub(super) filters: Filters,

@@ -146,6 +146,7 @@ pub(super) async fn change_job(app: &App, OfJob { form, id }: OfJob, change: Job
 const SHOWN_FOR: Duration = Duration::from_secs(60);
 const MOST: usize = 100;
 
+/// The changes that were just made. A link cannot show one that was not.
 #[derive(Debug, Default)]
 pub(super) struct Done(Mutex<VecDeque<(Instant, String, &'static str)>>);
 

@@ -19,7 +19,7 @@ use crate::ui::demo::{self, Demo};
 use crate::ui::routes::routes;
 use crate::ui::what_if::Simulator;
 use crate::{input, output};
-use pg_limiter::{Limiter, LimiterConfig, Limits, Schema};
+use pg_limiter::{Limits, Schema};
 
 const CHANGING: u32 = 2;
 
@@ -49,7 +49,10 @@ pub(crate) async fn run(args: UiArgs, database: Database) -> Result<(), CliError
     let interrupted = interrupt();
     let demo = if args.demo { Some(Demo::start(&running, &limits).await?) } else { None };
     let live = Live::new(running.options.clone(), running.schema.clone(), limits.clone());
-    let changes = if args.allow_changes { Some(Changes(writing(&running, &limits).await?)) } else { None };
+    let changes = match args.allow_changes {
+        true => Some(Changes(running.limiter_on(running.pool(CHANGING).await?, limits.clone(), None))),
+        false => None,
+    };
     let app = Arc::new(App {
         live: live.clone(),
         access: Access::new(address, token.clone())?,
@@ -82,13 +85,6 @@ pub(crate) async fn run(args: UiArgs, database: Database) -> Result<(), CliError
         demo.stop().await;
     }
     result
-}
-
-/// A limiter that writes.
-async fn writing(running: &Running, limits: &Limits) -> Result<Limiter, CliError> {
-    let mut config = LimiterConfig::default();
-    config.schema = running.schema.clone();
-    Ok(Limiter::with_config(running.pool(CHANGING).await?, limits.clone(), config))
 }
 
 /// The name of the database, for the heading.
