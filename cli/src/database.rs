@@ -7,8 +7,7 @@ use sqlx::postgres::{PgConnectOptions, PgPoolOptions};
 use sqlx::{ConnectOptions, Connection, PgConnection, PgPool};
 
 use crate::error::CliError;
-use crate::progress::Progress;
-use crate::{output, tls};
+use crate::output::{self, Progress};
 use pg_limiter::embedded::{Server, ServerConfig};
 use pg_limiter::migrate::Migrator;
 use pg_limiter::{Error, KeySecret, Limiter, LimiterConfig, Limits, Schema};
@@ -38,8 +37,8 @@ pub(super) struct Database {
 /// A database that accepts connections. Dropping this stops the private server.
 #[derive(Debug)]
 pub(super) struct Running {
-    options: PgConnectOptions,
-    schema: Schema,
+    pub(super) options: PgConnectOptions,
+    pub(super) schema: Schema,
     server: Option<Server>,
 }
 
@@ -154,7 +153,7 @@ pub(super) fn cannot_connect(error: sqlx::Error) -> CliError {
             "the database did not answer within {PATIENCE:?}: check that it is running and reachable"
         )),
         error => {
-            let advice = tls::advice(&error, cfg!(feature = "rustls"));
+            let advice = tls_advice(&error, cfg!(feature = "rustls"));
             let advice = advice.map_or_else(String::new, |advice| format!("\n{advice}"));
             CliError::failed(format!("cannot connect to the database: {error}{advice}"))
         }
@@ -162,17 +161,9 @@ pub(super) fn cannot_connect(error: sqlx::Error) -> CliError {
 }
 
 impl Running {
-    pub(super) const fn schema(&self) -> &Schema {
-        &self.schema
-    }
-
     /// The programs that a private server runs, for messages.
     pub(super) fn private_source(&self) -> Option<&str> {
         self.server.as_ref().map(Server::source)
-    }
-
-    pub(super) const fn options(&self) -> &PgConnectOptions {
-        &self.options
     }
 
     /// The stored limits, for commands that only show. If they cannot be read, a note says why.
@@ -212,9 +203,65 @@ impl Running {
 
     /// Returns a limiter on such a pool. Close the pool after the last call.
     pub(super) async fn limiter(&self, limits: Limits, key_secret: Option<KeySecret>) -> Result<Limiter, CliError> {
+        Ok(self.limiter_on(self.ready_pool(1).await?, limits, key_secret))
+    }
+
+    pub(super) fn limiter_on(&self, pool: PgPool, limits: Limits, key_secret: Option<KeySecret>) -> Limiter {
         let mut config = LimiterConfig::default();
         config.schema = self.schema.clone();
         config.key_secret = key_secret;
-        Ok(Limiter::with_config(self.ready_pool(1).await?, limits, config))
+        Limiter::with_config(pool, limits, config)
+    }
+}
+
+/// SQLSTATE with which the server rejects this kind of connection.
+const INVALID_AUTHORIZATION: &str = "28000";
+
+/// Returns a line of advice if encryption is missing or misconfigured. `has_tls`: whether this tool was built with TLS.
+fn tls_advice(error: &sqlx::Error, has_tls: bool) -> Option<&'static str> {
+    if !has_tls {
+        return requires_tls(error).then_some(
+            "This pg-limiter was built without TLS. If the server requires it, install the tool with it: \
+             cargo install pg-limiter-cli --features rustls",
+        );
+    }
+    let text = error.to_string();
+    if text.contains("UnknownIssuer") {
+        return Some(
+            "This machine does not trust the CA that signed the server's certificate. Add sslrootcert=FILE to the URL, with \
+             the certificate of that CA; providers of managed databases publish it.",
+        );
+    }
+    if text.contains("not valid for name") {
+        return Some(
+            "The server's certificate is for another host. Connect with a name that the certificate contains, or check only \
+             its CA, with sslmode=verify-ca in the URL.",
+        );
+    }
+    None
+}
+
+/// Servers word this error differently; sqlx without TLS returns [`sqlx::Error::Tls`].
+fn requires_tls(error: &sqlx::Error) -> bool {
+    match error {
+        sqlx::Error::Tls(_) => true,
+        sqlx::Error::Database(error) => {
+            let text = error.message().to_uppercase();
+            error.code().as_deref() == Some(INVALID_AUTHORIZATION) || text.contains("SSL") || text.contains("TLS")
+        }
+        _ => false,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_tool_without_tls_names_the_feature() {
+        let refused = || sqlx::Error::Tls("TLS upgrade required by connect options".into());
+        assert!(tls_advice(&refused(), false).is_some_and(|advice| advice.contains("--features rustls")));
+        assert_eq!(tls_advice(&refused(), true), None);
+        assert_eq!(tls_advice(&sqlx::Error::PoolTimedOut, false), None);
     }
 }

@@ -1,4 +1,4 @@
-//! `limit`, `check` and `peek`.
+//! `limit`, `check` and `peek`, and for gates `block` and `unblock`.
 
 use std::process::ExitCode;
 use std::time::Duration;
@@ -8,12 +8,13 @@ use serde_json::json;
 
 use crate::database::Database;
 use crate::error::CliError;
+use crate::json;
 use crate::key_secret::KeySecretArgs;
 use crate::limit_args::{LimitArgs, finite};
-use crate::progress::Progress;
+use crate::output::{self, Progress};
 use crate::stored::{ExactArgs, Forms, Rows};
-use crate::{json, output, text};
-use pg_limiter::{Call, Decision, Error, Item, KeySecret, Kind, Limiter, Limits, Op, Outcome};
+use crate::text::{self, parse_length};
+use pg_limiter::{Call, Decision, Error, Item, KeySecret, Kind, Limit, Limiter, Limits, Op, Outcome};
 
 #[derive(Args, Debug)]
 pub(super) struct PeekArgs {
@@ -56,15 +57,7 @@ pub(super) struct DecideArgs {
     reserve: bool,
 }
 
-pub(super) async fn limit(args: DecideArgs, database: Database) -> Result<ExitCode, CliError> {
-    decide(Op::Limit, args, database, async |limiter, call| limiter.limit(call).await).await
-}
-
-pub(super) async fn check(args: DecideArgs, database: Database) -> Result<ExitCode, CliError> {
-    decide(Op::Check, args, database, async |limiter, call| limiter.check(call).await).await
-}
-
-pub(super) async fn peek(args: PeekKeyArgs, database: Database) -> Result<ExitCode, CliError> {
+pub(super) async fn peek(args: PeekKeyArgs, database: Database) -> Result<(), CliError> {
     let PeekKeyArgs { what: PeekArgs { name, key, limit, secret, json }, exact } = args;
     let (limits, secret) = (limit.limits(&name, &database).await?, secret.read()?);
     let (given, forms) = (key.clone(), Forms::new(key, exact));
@@ -110,31 +103,29 @@ pub(super) async fn peek(args: PeekKeyArgs, database: Database) -> Result<ExitCo
         };
         let window = window_ends_in.map(|time| format!(", window ends in {}", text::wait(time))).unwrap_or_default();
         format!("{}{full}{window}", left(value))
-    })?;
-    Ok(ExitCode::SUCCESS)
+    })
 }
 
-fn show_gate(rest: Option<Duration>, json: bool) -> Result<ExitCode, CliError> {
+fn show_gate(rest: Option<Duration>, json: bool) -> Result<(), CliError> {
     output::line(match (json, rest) {
         (true, rest) => json::line(&json!({"blocked_ms": rest.map(json::milliseconds)})),
         (false, Some(rest)) => format!("blocked for {}", text::wait(rest)),
         (false, None) => "open".to_owned(),
-    })?;
-    Ok(ExitCode::SUCCESS)
+    })
 }
 
-async fn decide(
-    op: Op,
-    args: DecideArgs,
-    database: Database,
-    how: impl AsyncFnOnce(Limiter, Call) -> Result<Decision, Error>,
-) -> Result<ExitCode, CliError> {
+/// `limit`, or `check` if that is the operation.
+pub(super) async fn decide(op: Op, args: DecideArgs, database: Database) -> Result<ExitCode, CliError> {
     let DecideArgs { what: PeekArgs { name, key, limit, secret, json }, count, leave, reserve } = args;
     let (limits, secret) = (limit.limits(&name, &database).await?, secret.read()?);
     let mut call = Call::from(Item::new(name, key).count(count).leave(leave.unwrap_or_default()));
     if reserve {
         call = call.reserve();
     }
+    let how = async |limiter: Limiter, call| match op {
+        Op::Check => limiter.check(call).await,
+        _ => limiter.limit(call).await,
+    };
     let decision = ask((limits, secret), (op, call), json, database, how).await?;
     let code = ExitCode::from(u8::from(decision.is_denied()));
     // The exit code stays the same if standard output is closed.
@@ -184,4 +175,77 @@ fn human(decision: &Decision) -> String {
 
 fn left(value: f64) -> String {
     format!("{} left", text::tokens(value))
+}
+
+#[derive(Args, Debug)]
+pub(super) struct UnblockArgs {
+    /// Name of the gate; its definition is not needed
+    name: String,
+    /// Key of the gate, such as an address
+    key: String,
+    #[command(flatten)]
+    exact: ExactArgs,
+    #[command(flatten)]
+    secret: KeySecretArgs,
+    /// Print JSON
+    #[arg(long)]
+    json: bool,
+}
+
+#[derive(Args, Debug)]
+pub(super) struct BlockArgs {
+    #[command(flatten)]
+    what: UnblockArgs,
+    /// How long to block the key, such as 90s, 1h or 7d. A block that lasts longer stays
+    #[arg(value_name = "LENGTH", value_parser = parse_length)]
+    length: Duration,
+}
+
+pub(super) async fn block(args: BlockArgs, database: Database) -> Result<(), CliError> {
+    let (json, given) = (args.what.json, args.what.key.clone());
+    let run = async |limiter: Limiter, gate| limiter.block(gate, args.length).await;
+    let (rest, key) = on_gate(args.what, database, true, run).await?;
+    let other = Some(&key).filter(|key| **key != given);
+    output::line(match (json, other) {
+        (true, None) => json::line(&json!({"blocked_ms": json::milliseconds(rest)})),
+        (true, Some(key)) => json::line(&json!({"blocked_ms": json::milliseconds(rest), "key": key})),
+        (false, None) => format!("blocked for {}", text::wait(rest)),
+        (false, Some(key)) => format!("blocked \"{}\" for {}", text::escaped(key), text::wait(rest)),
+    })
+}
+
+pub(super) async fn unblock(args: UnblockArgs, database: Database) -> Result<(), CliError> {
+    let json = args.json;
+    let run = async |limiter: Limiter, gate: Item| {
+        let rest = limiter.is_blocked(gate.clone()).await?;
+        limiter.unblock(gate).await.map(|()| rest)
+    };
+    let (rest, _) = on_gate(args, database, false, run).await?;
+    output::line(match (json, rest) {
+        (true, rest) => json::line(&json!({"was_blocked_ms": rest.map(json::milliseconds)})),
+        (false, Some(rest)) => format!("unblocked; {} of the block were left", text::wait(rest)),
+        (false, None) => "nothing to unblock: the key is not blocked".to_owned(),
+    })
+}
+
+/// Runs an operation on the key in the form that is stored, and returns that form.
+async fn on_gate<T>(
+    args: UnblockArgs,
+    database: Database,
+    notes: bool,
+    run: impl AsyncFnOnce(Limiter, Item) -> Result<T, Error>,
+) -> Result<(T, String), CliError> {
+    let key_secret = args.secret.read()?;
+    let forms = Forms::new(args.key, args.exact);
+    let running = database.start().await?;
+    let limiter = running.limiter(Limits::new(), key_secret.clone()).await?;
+    let _progress = Progress::of("waiting for the database");
+    let rows = Rows { pool: limiter.pool(), schema: &running.schema, secret: key_secret.as_ref() };
+    let result = async {
+        let key = forms.find(rows, &args.name, notes).await?;
+        Ok((run(limiter.clone(), Item::new((args.name, Limit::gate()), key.as_str())).await?, key))
+    };
+    let result = result.await;
+    limiter.pool().close().await;
+    result
 }

@@ -79,29 +79,18 @@ impl From<Error> for CliError {
     }
 }
 
-impl From<InvalidCall> for CliError {
-    fn from(error: InvalidCall) -> Self {
-        Self::usage(error)
-    }
+/// Turns errors of the library into variants of [`CliError`].
+macro_rules! from_errors {
+    ($($error:ty => $variant:ident),+) => {
+        $(impl From<$error> for CliError {
+            fn from(error: $error) -> Self {
+                Self::$variant(error.to_string())
+            }
+        })+
+    };
 }
 
-impl From<InvalidSchema> for CliError {
-    fn from(error: InvalidSchema) -> Self {
-        Self::usage(error)
-    }
-}
-
-impl From<MigrateError> for CliError {
-    fn from(error: MigrateError) -> Self {
-        Self::failed(error)
-    }
-}
-
-impl From<ServerError> for CliError {
-    fn from(error: ServerError) -> Self {
-        Self::failed(error)
-    }
-}
+from_errors!(InvalidCall => Usage, InvalidSchema => Usage, MigrateError => Failed, ServerError => Failed);
 
 impl From<sqlx::Error> for CliError {
     fn from(error: sqlx::Error) -> Self {

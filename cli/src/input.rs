@@ -5,7 +5,6 @@ use std::io::Read;
 use std::path::Path;
 
 use crate::error::CliError;
-use crate::lines::of_encoding;
 use crate::output;
 use pg_limiter::Limits;
 
@@ -59,5 +58,47 @@ pub(super) fn read_limits(path: &Path) -> Result<Limits, CliError> {
 pub(super) fn warn(limits: &Limits) {
     for (name, limit) in limits.iter() {
         limit.warnings().iter().for_each(|warning| output::note(format_args!("warning: limit \"{name}\": {warning}")));
+    }
+}
+
+/// Why this is no text in UTF-8 with line breaks.
+pub(crate) fn of_encoding(head: &[u8]) -> Option<String> {
+    let utf16 = |order: &str| {
+        Some(format!(
+            "the file is in UTF-16: convert it with iconv -f UTF-16{order} -t UTF-8 FILE, and read the result"
+        ))
+    };
+    match head {
+        [0xff, 0xfe, ..] | [0xfe, 0xff, ..] => return utf16(""),
+        [first, 0, second, 0, ..] if *first != 0 && *second != 0 => return utf16("LE"),
+        [0, first, 0, second, ..] if *first != 0 && *second != 0 => return utf16("BE"),
+        _ => {}
+    }
+    let last = head.trim_ascii_end().len();
+    let has = |byte| head[..last].contains(&byte);
+    (has(b'\r') && !has(b'\n'))
+        .then(|| "its lines end in CR alone: convert it with tr '\\r' '\\n' < FILE, and read the result".to_owned())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn encodings_are_seen_in_the_first_bytes() {
+        let utf16: Vec<u8> = "{\"at\"".encode_utf16().flat_map(u16::to_le_bytes).collect();
+        let reversed: Vec<u8> = "{\"at\"".encode_utf16().flat_map(u16::to_be_bytes).collect();
+        for (head, words) in [
+            (&[&b"\xff\xfe"[..], &utf16].concat()[..], "iconv -f UTF-16 "),
+            (&[&b"\xfe\xff"[..], &reversed].concat(), "iconv -f UTF-16 "),
+            (&utf16, "iconv -f UTF-16LE"),
+            (&reversed, "iconv -f UTF-16BE"),
+            (b"{}\r{}\r", "tr '\\r' '\\n'"),
+        ] {
+            assert!(of_encoding(head).is_some_and(|cause| cause.contains(words)), "{words}");
+        }
+        for head in ["", "{}", "{}\r\n{}\r\n", "{}\r", "\u{feff}{}\n", "é\n"] {
+            assert_eq!(of_encoding(head.as_bytes()), None, "{head:?}");
+        }
     }
 }

@@ -7,8 +7,7 @@ use serde::Serialize;
 use serde_json::ser::{Formatter, Serializer};
 use serde_json::{Value, json};
 
-use crate::foreign::is_plain;
-use crate::text::plain;
+use crate::text::{is_plain, plain};
 use pg_limiter::{Decision, InvalidCall};
 
 /// `{"ok": true, "retry_after_ms": null, "value": 9}`; a denial adds `denied_by`.

@@ -1,4 +1,4 @@
-//! The secret with which the application hashes its keys, if it does.
+//! The secret with which the application hashes its keys, if it does, and hashes in place of keys that must not be shown.
 
 use std::path::PathBuf;
 
@@ -30,5 +30,51 @@ impl KeySecretArgs {
             Ok(secret) => Ok(Some(secret)),
             Err(error) => Err(CliError::usage(format!("{}: {error}", input::name(&path)))),
         }
+    }
+}
+
+/// Characters of a hash.
+const LENGTH: usize = 12;
+
+/// Random bytes that cannot be guessed.
+pub(crate) fn random() -> Result<[u8; 32], CliError> {
+    let mut bytes = [0; 32];
+    getrandom::fill(&mut bytes).map_err(|error| CliError::failed(format!("no random numbers: {error}")))?;
+    Ok(bytes)
+}
+
+/// A secret of this run.
+pub(crate) fn secret() -> Result<KeySecret, CliError> {
+    KeySecret::new(random()?).map_err(CliError::failed)
+}
+
+/// Hides keys: the same key has the same hash in this run, and another one in the next.
+#[derive(Clone, Debug)]
+pub(crate) struct HiddenKeys(KeySecret);
+
+impl HiddenKeys {
+    pub(crate) fn new() -> Result<Self, CliError> {
+        secret().map(Self)
+    }
+
+    /// The hash of a key. The empty key, which all callers share, stays: it hides nothing.
+    pub(crate) fn hash(&self, key: &str) -> String {
+        let mut hash = self.0.stored_key("", key);
+        hash.truncate(LENGTH);
+        hash
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_key_has_one_hash_in_a_run_and_another_in_the_next() {
+        let [keys, other] = [HiddenKeys::new().unwrap(), HiddenKeys::new().unwrap()];
+        let hash = keys.hash("alice@example.com");
+        assert_eq!((hash.len(), keys.hash("alice@example.com")), (LENGTH, hash.clone()));
+        assert!(!hash.contains("alice") && hash != other.hash("alice@example.com"));
+        assert_eq!(keys.hash(""), "");
     }
 }

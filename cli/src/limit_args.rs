@@ -3,19 +3,21 @@
 use std::path::{Path, PathBuf};
 
 use clap::Args;
-use serde_json::{Map, Value};
+use serde::Serialize;
+use serde_json::{Value, json};
 
 use crate::database::Database;
 use crate::error::CliError;
 use crate::input;
 use pg_limiter::{Kind, Limit, Limits};
 
-#[derive(Args, Debug)]
+#[derive(Args, Debug, Serialize)]
 #[group(skip)]
 pub(super) struct LimitArgs {
     /// Read limits from this file: TOML, or JSON if its name ends in .json; `-` is standard input [default: the limits that are
     /// stored in the database]
     #[arg(long, help_heading = HEADING, value_name = "FILE", conflicts_with_all = INLINE)]
+    #[serde(skip)]
     limits: Option<PathBuf>,
     /// Define the limit inline: its kind, token_bucket, fixed_window, sliding_window, calendar_window, concurrency with
     /// --capacity and --lease, or gate, which has no other option [default: token_bucket, calendar_window with --every,
@@ -161,26 +163,12 @@ impl LimitArgs {
 
     /// Parses the options as a limits file is parsed, so that the same rules and messages apply.
     fn read(&self, kind: Kind, takes: impl Fn(&str) -> bool) -> Result<Limit, CliError> {
-        let fields = [
-            ("kind", Some(Value::from(kind.as_str()))),
-            ("rate", self.rate.map(Value::from)),
-            ("period", self.period.as_deref().map(Value::from)),
-            ("every", self.every.as_deref().map(Value::from)),
-            ("zone", self.zone.as_deref().map(Value::from)),
-            ("anchor", self.anchor.as_deref().map(Value::from)),
-            ("capacity", self.capacity.map(Value::from)),
-            ("max_reserved", self.max_reserved.map(Value::from)),
-            ("start", self.start.as_deref().map(Value::from)),
-            ("resolution", self.resolution.map(Value::from)),
-            ("shards", self.shards.map(Value::from)),
-            ("lease", self.lease.as_deref().map(Value::from)),
-        ];
-        let fields: Map<String, Value> = fields
-            .into_iter()
-            .filter(|(name, _)| takes(name))
-            .filter_map(|(name, value)| Some((name.to_owned(), value?)))
-            .collect();
-        serde_json::from_value(Value::Object(fields)).map_err(CliError::usage)
+        let mut fields = json!(self);
+        fields["kind"] = json!(kind);
+        if let Value::Object(fields) = &mut fields {
+            fields.retain(|name, value| !value.is_null() && takes(name));
+        }
+        serde_json::from_value(fields).map_err(CliError::usage)
     }
 }
 

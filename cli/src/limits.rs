@@ -55,32 +55,30 @@ struct Changes {
 
 pub(super) async fn run(command: LimitsCommand, database: Database) -> Result<ExitCode, CliError> {
     match command {
-        LimitsCommand::Show(args) => show(args, &database.named()?).await,
+        LimitsCommand::Show(args) => show(args, &database.named()?).await.map(|()| ExitCode::SUCCESS),
         LimitsCommand::Diff(args) => change(args, &database.named()?, false).await,
         LimitsCommand::Apply(args) => change(args, &database.named()?, true).await,
     }
 }
 
-async fn show(args: ShowArgs, running: &Running) -> Result<ExitCode, CliError> {
+async fn show(args: ShowArgs, running: &Running) -> Result<(), CliError> {
     let mut conn = running.connect().await?;
     if let Some(name) = args.history {
-        let lines = history(&mut conn, running.schema(), &name).await?;
+        let lines = history(&mut conn, &running.schema, &name).await?;
         if lines.is_empty() {
             return Err(CliError::failed(format!("the limit \"{}\" has never been stored", escaped(&name))));
         }
-        output::lines(lines)?;
-        return Ok(ExitCode::SUCCESS);
+        return output::lines(lines);
     }
-    let limits = Limits::stored_in(&mut conn, running.schema()).await?;
+    let limits = Limits::stored_in(&mut conn, &running.schema).await?;
     if args.json {
         let limits: Map<String, Value> = limits.iter().map(|(name, limit)| (name.to_owned(), json!(limit))).collect();
-        output::line(json::line(&json!({"limits": limits})))?;
+        output::line(json::line(&json!({"limits": limits})))
     } else if limits.iter().next().is_none() {
-        output::line("no limits are stored")?;
+        output::line("no limits are stored")
     } else {
-        output::lines(limits.iter().map(|(name, limit)| describe(name, limit)))?;
+        output::lines(limits.iter().map(|(name, limit)| describe(name, limit)))
     }
-    Ok(ExitCode::SUCCESS)
 }
 
 /// A line for each definition of a limit: its time, its author and its rule.
@@ -109,8 +107,8 @@ async fn change(args: FileArgs, running: &Running, is_kept: bool) -> Result<Exit
     let limits = input::read_limits(&args.file)?;
     let mut conn = running.connect().await?;
     let mut tx = conn.begin().await?;
-    let former = Limits::stored_in(&mut *tx, running.schema()).await?;
-    let changes = apply(&mut tx, running.schema(), &limits, &former, args.undefine_others).await?;
+    let former = Limits::stored_in(&mut *tx, &running.schema).await?;
+    let changes = apply(&mut tx, &running.schema, &limits, &former, args.undefine_others).await?;
     if is_kept {
         tx.commit().await?;
     } else {

@@ -1,15 +1,16 @@
-//! The command `migrate`.
+//! The commands `migrate`, and `grants`: the grants that a role needs for what it does.
 
 use std::process::ExitCode;
 
 use clap::Args;
+use clap::builder::{PossibleValue, PossibleValuesParser, TypedValueParser};
 use serde_json::{Value, json};
 
 use crate::database::Database;
 use crate::error::CliError;
-use crate::progress::Progress;
-use crate::{json, output};
-use pg_limiter::migrate::{Contents, Drift, MigrateReport, Migrator, Part, migrations, script, uninstall};
+use crate::json;
+use crate::output::{self, Progress};
+use pg_limiter::migrate::{Contents, Drift, MigrateReport, Migrator, Part, Use, migrations, script, uninstall};
 
 #[derive(Args, Debug)]
 pub(super) struct MigrateArgs {
@@ -78,7 +79,7 @@ async fn on(args: &MigrateArgs, database: Database) -> Result<ExitCode, CliError
     let pool = running.pool(1).await?;
     let progress = Progress::of("comparing the schema with this release");
     let migrator =
-        Migrator::new(running.schema().clone()).distributed(args.distributed).without_queue(args.without_queue);
+        Migrator::new(running.schema.clone()).distributed(args.distributed).without_queue(args.without_queue);
     let drift = migrator.check(&pool).await?;
     if args.check {
         pool.close().await;
@@ -86,11 +87,9 @@ async fn on(args: &MigrateArgs, database: Database) -> Result<ExitCode, CliError
         if args.json {
             let differences: Vec<_> = drift.iter().map(difference).collect();
             let ok = drift.is_empty();
-            output::line(json::line(
-                &json!({"ok": ok, "schema": running.schema().name(), "differences": differences}),
-            ))?;
+            output::line(json::line(&json!({"ok": ok, "schema": running.schema.name(), "differences": differences})))?;
         } else if drift.is_empty() {
-            output::line(format!("schema \"{}\" matches this release", running.schema()))?;
+            output::line(format!("schema \"{}\" matches this release", &running.schema))?;
         } else {
             output::lines(drift.iter().flat_map(found))?;
         }
@@ -110,13 +109,13 @@ async fn on(args: &MigrateArgs, database: Database) -> Result<ExitCode, CliError
     drop(progress);
     output::line(match args.json {
         true => json::line(&json!({
-            "schema": running.schema().name(),
+            "schema": running.schema.name(),
             "version": report.version,
             "applied": report.applied,
             "functions": report.functions,
             "replaced": replaced().map(difference).collect::<Vec<_>>(),
         })),
-        false => format!("schema \"{}\" is at version {}: {}", running.schema(), report.version, done(&report)),
+        false => format!("schema \"{}\" is at version {}: {}", &running.schema, report.version, done(&report)),
     })?;
     Ok(ExitCode::SUCCESS)
 }
@@ -144,4 +143,51 @@ fn done(report: &MigrateReport) -> String {
         (false, 0) => format!("applied {applied}"),
         (false, functions) => format!("applied {applied}, updated {functions} functions"),
     }
+}
+
+#[derive(Args, Debug)]
+pub(super) struct GrantsArgs {
+    /// A use of the limiter; separate several by commas
+    #[arg(long = "for", value_name = "USE", required = true, value_delimiter = ',', value_parser = uses())]
+    uses: Vec<Use>,
+    /// The role
+    role: String,
+    /// Print JSON: an object for each use
+    #[arg(long)]
+    json: bool,
+}
+
+/// The uses, and what they are for.
+const USES: [(Use, &str); 6] = [
+    (Use::App, "A service that calls the library"),
+    (Use::Sql, "A service that calls the functions from SQL, in any language, also with the rules in its calls"),
+    (
+        Use::Trigger,
+        "A role with statements that fire triggers or policies, under stored limits: without power over the rules",
+    ),
+    (Use::Worker, "A service that enqueues and runs jobs; with app, if its handlers limit"),
+    (Use::Reader, "Dashboards, and people that look at limits, keys and jobs"),
+    (Use::Operator, "Operators, with this tool"),
+];
+
+/// Parses the name of a use.
+fn uses() -> impl TypedValueParser<Value = Use> {
+    let values = USES.map(|(of, help)| PossibleValue::new(of.name()).help(help));
+    PossibleValuesParser::new(values).try_map(|name| Use::ALL.into_iter().find(|of| of.name() == name).ok_or("no use"))
+}
+
+/// Prints the statements. Connects to nothing: a superuser or the owner of the schema runs them.
+pub(super) fn grants(args: &GrantsArgs, database: &Database) -> Result<(), CliError> {
+    if args.role.is_empty() {
+        return Err(CliError::usage("the role is empty: give its name"));
+    }
+    for of in &args.uses {
+        let grants = of.grants(&database.schema, &args.role);
+        if args.json {
+            output::line(json::line(&json!({"for": of.name(), "role": args.role, "grants": grants})))?;
+        } else {
+            output::lines(grants)?;
+        }
+    }
+    Ok(())
 }

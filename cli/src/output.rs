@@ -1,11 +1,18 @@
-//! Writes to standard output without `println!`, which panics when the reader has closed it.
+//! Writes to standard output without `println!`, which panics when the reader has closed it, and messages and progress to
+//! standard error. Progress is what a command is doing, and how far it is. It is drawn only on a terminal, appears only if the
+//! work takes longer than a moment, and is removed when the [`Progress`] is dropped.
 
+use std::borrow::Cow;
 use std::fmt::Display;
 use std::io::{self, IsTerminal, Write};
+use std::sync::{Arc, LazyLock, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use indicatif::{MultiProgress, ProgressBar, ProgressDrawTarget, ProgressStyle};
+use tokio::task::AbortHandle;
 
 use crate::error::CliError;
-use crate::foreign::message;
-use crate::progress::aside;
+use crate::text::{message, one_line, shortened};
 
 /// Writes a line.
 pub(super) fn line(text: impl Display) -> Result<(), CliError> {
@@ -41,4 +48,116 @@ pub(super) fn failure(error: io::Error) -> CliError {
     } else {
         CliError::failed(format!("cannot write the output: {error}"))
     }
+}
+
+/// Work that ends sooner shows no progress.
+const MOMENT: Duration = Duration::from_millis(500);
+const TICK: Duration = Duration::from_millis(120);
+const WIDEST: usize = 50;
+
+const SPINNER: &str = "{spinner} {msg} {elapsed}";
+const COUNT: &str = "{spinner} {msg}: {human_pos}";
+const BYTES: &str = "{msg} [{bar:25}] {bytes}/{total_bytes} {eta}";
+const BAR: &str = "{msg} [{bar:25}] {human_pos}/{human_len} {eta}";
+
+/// All that is drawn at this moment, on standard error.
+static DRAWN: LazyLock<MultiProgress> = LazyLock::new(MultiProgress::new);
+
+/// The progress of one piece of work.
+pub(super) struct Progress {
+    bar: ProgressBar,
+    /// Whether the work is done. It is locked while the bar appears or is removed.
+    is_done: Arc<Mutex<bool>>,
+    appearance: Option<AbortHandle>,
+}
+
+impl Progress {
+    /// Work of an unknown length.
+    pub(super) fn of(what: impl Into<Cow<'static, str>>) -> Self {
+        Self::start(what.into(), ProgressBar::no_length(), SPINNER)
+    }
+
+    /// Work of an unknown length. Its parts are counted with [`add`](Self::add).
+    pub(super) fn counting(what: impl Into<Cow<'static, str>>) -> Self {
+        Self::start(what.into(), ProgressBar::no_length(), COUNT)
+    }
+
+    /// Work of so many parts, which are counted with [`add`](Self::add).
+    pub(super) fn parts(what: impl Into<Cow<'static, str>>, parts: usize) -> Self {
+        Self::start(what.into(), ProgressBar::new(parts as u64), BAR)
+    }
+
+    /// Reads so many bytes, from the reader of [`wrap_read`](Self::wrap_read).
+    pub(super) fn bytes(what: impl Into<Cow<'static, str>>, length: u64) -> Self {
+        Self::start(what.into(), ProgressBar::new(length), BYTES)
+    }
+
+    /// Work that shows no progress on this terminal.
+    pub(super) fn hidden() -> Self {
+        Self { bar: ProgressBar::hidden(), is_done: Arc::default(), appearance: None }
+    }
+
+    fn start(what: Cow<'static, str>, bar: ProgressBar, template: &str) -> Self {
+        bar.set_draw_target(ProgressDrawTarget::hidden());
+        if let Ok(style) = ProgressStyle::with_template(template) {
+            bar.set_style(style.progress_chars("=> ").tick_chars("|/-\\ "));
+        }
+        let mut progress = Self { bar, is_done: Arc::default(), appearance: None };
+        progress.now(what);
+        if is_drawn() {
+            let (bar, is_done) = (progress.bar.clone(), Arc::clone(&progress.is_done));
+            let appearance = tokio::spawn(async move {
+                tokio::time::sleep(MOMENT).await;
+                let is_done = locked(&is_done);
+                if !*is_done {
+                    DRAWN.add(bar.clone());
+                    bar.enable_steady_tick(TICK);
+                }
+            });
+            progress.appearance = Some(appearance.abort_handle());
+        }
+        progress
+    }
+
+    /// Changes the description of the work.
+    pub(super) fn now(&self, what: impl Into<Cow<'static, str>>) {
+        // Names of limits and keys may have control characters, which the terminal would interpret.
+        self.bar.set_message(shortened(&one_line(&what.into()), WIDEST));
+    }
+
+    /// Counts the bytes that are read.
+    pub(super) fn wrap_read<R: io::Read>(&self, reader: R) -> impl io::Read + use<R> {
+        self.bar.wrap_read(reader)
+    }
+
+    /// Counts finished parts.
+    pub(super) fn add(&self, parts: usize) {
+        self.bar.inc(parts as u64);
+    }
+}
+
+impl Drop for Progress {
+    fn drop(&mut self) {
+        let Some(appearance) = &self.appearance else { return };
+        appearance.abort();
+        *locked(&self.is_done) = true;
+        self.bar.finish_and_clear();
+        DRAWN.remove(&self.bar);
+    }
+}
+
+/// Writes to the terminal while the progress is out of the way.
+pub(super) fn aside<T>(write: impl FnOnce() -> T) -> T {
+    if is_drawn() { DRAWN.suspend(write) } else { write() }
+}
+
+/// Whether standard error is a terminal that can erase a line.
+fn is_drawn() -> bool {
+    static IS_DRAWN: LazyLock<bool> =
+        LazyLock::new(|| io::stderr().is_terminal() && std::env::var_os("TERM").is_some_and(|term| term != "dumb"));
+    *IS_DRAWN
+}
+
+fn locked(is_done: &Mutex<bool>) -> MutexGuard<'_, bool> {
+    is_done.lock().unwrap_or_else(PoisonError::into_inner)
 }

@@ -5,6 +5,18 @@ pub(super) use other::{Received, Signals};
 #[cfg(unix)]
 pub(super) use unix::{Received, Signals};
 
+/// Listens to Ctrl-C and SIGTERM from this call on; the future waits for one of them. So call it before the first output: a user or
+/// a script may send a signal after it. A signal that arrives while nothing listens here has no effect, and has to be sent again.
+pub(super) fn interrupt() -> impl Future<Output = ()> {
+    let signals = Signals::of_interrupt();
+    async {
+        match signals {
+            Ok(mut signals) => drop(signals.next().await),
+            Err(_) => std::future::pending().await,
+        }
+    }
+}
+
 #[cfg(unix)]
 mod unix {
     use std::future::poll_fn;
@@ -24,6 +36,10 @@ mod unix {
         pub(crate) fn listen() -> io::Result<Self> {
             use Signal as S;
             Self::of(&[S::TERM, S::HUP, S::INT, S::QUIT, S::USR1, S::USR2])
+        }
+
+        pub(crate) fn of_interrupt() -> io::Result<Self> {
+            Self::of(&[Signal::INT, Signal::TERM])
         }
 
         pub(crate) fn of(signals: &[Signal]) -> io::Result<Self> {
@@ -69,6 +85,10 @@ mod other {
 
     impl Signals {
         pub(crate) fn listen() -> io::Result<Self> {
+            Ok(Self)
+        }
+
+        pub(crate) fn of_interrupt() -> io::Result<Self> {
             Ok(Self)
         }
 

@@ -115,14 +115,10 @@ impl Forms {
             [] => "no limit has a row of it, in any form".to_owned(),
             others => format!("other limits have rows of {}", others.join(", ")),
         };
-        let key = if is_otherwise {
-            format!("the key of \"{given}\" is \"{shown}\"")
-        } else {
-            format!("the key is \"{shown}\"")
-        };
+        let of_given = if is_otherwise { format!(" of \"{given}\"") } else { String::new() };
         Some(format!(
-            "{key}; {found}. A layer with alternative keys (.or) stores it as \"1:{shown}\" or \"2:{shown}\": give that \
-             form if yours does"
+            "the key{of_given} is \"{shown}\"; {found}. A layer with alternative keys (.or) stores it as \"1:{shown}\" or \"2:{shown}\": \
+             give that form if yours does"
         ))
     }
 

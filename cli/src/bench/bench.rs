@@ -1,20 +1,15 @@
-use std::process::ExitCode;
-
 use sqlx::PgPool;
 
-use crate::bench::args::BenchArgs;
-use crate::bench::interrupt::interrupt;
 use crate::bench::measure::{measure, parts, round_trip};
-use crate::bench::report::{Report, Setting};
-use crate::bench::setup::BenchSetup;
-use crate::bench::text;
-use crate::bench::work::Work;
+use crate::bench::report::{self, Report, Setting};
+use crate::bench::setup::{BenchArgs, BenchSetup, Work};
 use crate::database::{Database, Running};
 use crate::error::CliError;
-use crate::progress::Progress;
-use crate::{json, output};
+use crate::json;
+use crate::output::{self, Progress};
+use crate::signals::interrupt;
 
-pub(crate) async fn run(args: BenchArgs, database: Database) -> Result<ExitCode, CliError> {
+pub(crate) async fn run(args: BenchArgs, database: Database) -> Result<(), CliError> {
     let running = database.start_durable().await?;
     let setup = BenchSetup::open(&running, &args).await?;
     let interrupted = interrupt();
@@ -25,48 +20,42 @@ pub(crate) async fn run(args: BenchArgs, database: Database) -> Result<ExitCode,
     // The rows are removed in any case. If both steps fail, the first error is returned.
     let interrupted = interrupt();
     let cleared = tokio::select! {
-        cleared = clear(&setup) => cleared,
+        cleared = setup.clear() => cleared,
         () = interrupted => Err(CliError::failed(format!("interrupted; {}", setup.left_behind()))),
     };
     if let (Err(_), Err(error)) = (&measured, &cleared) {
         output::note(error);
     }
-    measured.and(cleared)?;
-    Ok(ExitCode::SUCCESS)
-}
-
-async fn clear(setup: &BenchSetup) -> Result<(), CliError> {
-    let _progress = Progress::of("removing the rows");
-    setup.clear().await
+    measured.and(cleared)
 }
 
 async fn bench(args: &BenchArgs, running: &Running, setup: &BenchSetup) -> Result<(), CliError> {
     let setting = Setting {
-        postgresql: version(setup.pool()).await?,
+        postgresql: version(&setup.pool).await?,
         private: running.private_source().is_some(),
-        schema: running.schema().name().to_owned(),
+        schema: running.schema.name().to_owned(),
         seconds: args.seconds.as_secs_f64(),
-        durability: args.durability,
+        durability: args.durability.clone(),
         lanes: args.lanes,
     };
     // As JSON, everything is printed at the end.
     let show = |lines: Vec<String>| if args.json { Ok(()) } else { output::lines(lines) };
-    show(text::heading(&setting))?;
+    show(report::heading(&setting))?;
     let progress = Progress::parts("measuring the round trip", 1 + Work::ALL.len() * parts(setup));
     let round_trip = round_trip(running, args.seconds).await?;
     progress.add(1);
-    show(vec![text::round_trip(round_trip)])?;
+    show(vec![report::round_trip(round_trip)])?;
     let mut measurements = Vec::new();
     for work in Work::ALL {
         show(vec![work.title(work.callers(args.callers))])?;
         progress.now(format!("measuring {}", work.title(work.callers(args.callers))));
         let figures = measure(setup, work, args, &progress).await?;
-        show(figures.iter().flat_map(text::figures).collect())?;
+        show(figures.iter().flat_map(report::figures).collect())?;
         measurements.extend(figures);
     }
     drop(progress);
     let report = Report { setting, round_trip, measurements };
-    show(text::meaning(&report))?;
+    show(report::meaning(&report))?;
     if args.json {
         output::line(json::line(&report))?;
     }

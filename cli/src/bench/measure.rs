@@ -1,19 +1,21 @@
-use std::sync::Arc;
-use std::sync::atomic::Ordering;
+//! The measurements, and the concurrent callers that make them.
+
+use std::hash::{BuildHasher, RandomState};
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::{Duration, Instant};
 
+use fastrand::Rng;
+use hdrhistogram::Histogram as Recorded;
 use sqlx::Connection;
+use tokio::task::JoinSet;
 
-use crate::bench::args::BenchArgs;
-use crate::bench::histogram::Histogram;
-use crate::bench::load::{Answers, load, walk};
 use crate::bench::report::{Figures, RoundTrip, milliseconds, rounded};
-use crate::bench::setup::BenchSetup;
-use crate::bench::work::{Target, Work};
+use crate::bench::setup::{BenchArgs, BenchSetup, Target, Work};
 use crate::database::Running;
 use crate::error::CliError;
-use crate::progress::Progress;
-use pg_limiter::{Isolation, Limiter};
+use crate::output::Progress;
+use pg_limiter::Limiter;
 
 /// The time before each measurement in which the server caches plans and pages.
 const WARM_UP: Duration = Duration::from_millis(250);
@@ -25,7 +27,7 @@ const TURNS: u32 = 4;
 pub(super) async fn round_trip(running: &Running, time: Duration) -> Result<RoundTrip, CliError> {
     let mut connection = running.connect().await?;
     let warm = WARM_UP.min(time / 4);
-    let times = Histogram::new();
+    let times = Histogram::default();
     let began = Instant::now();
     loop {
         let asked = Instant::now();
@@ -45,7 +47,7 @@ pub(super) async fn round_trip(running: &Running, time: Duration) -> Result<Roun
 
 /// The number of parts of one [`measure`].
 pub(super) fn parts(setup: &BenchSetup) -> usize {
-    setup.limiters().len() * TURNS as usize
+    setup.limiters.len() * TURNS as usize
 }
 
 /// Measures at each isolation level. The levels take turns, so that a server that becomes slower or faster affects all of
@@ -58,12 +60,12 @@ pub(super) async fn measure(
 ) -> Result<Vec<Figures>, CliError> {
     let callers = work.callers(args.callers);
     let target = Arc::new(setup.target(work).await?);
-    let mut series: Vec<Series<'_>> = setup.limiters().iter().map(Series::new).collect();
+    let mut series: Vec<Series<'_>> = setup.limiters.iter().map(Series::new).collect();
     if let Some(Series { limiter, .. }) = series.first() {
         walk(limiter, &target, WALK).await?;
     }
     for Series { limiter, .. } in &series {
-        load(limiter, &target, callers, WARM_UP.min(args.seconds / 4), &Arc::new(Answers::new())).await?;
+        load(limiter, &target, callers, WARM_UP.min(args.seconds / 4), &Arc::new(Answers::default())).await?;
     }
     for _ in 0..TURNS {
         for series in &mut series {
@@ -76,7 +78,7 @@ pub(super) async fn measure(
 
 /// The results of one limiter so far.
 struct Series<'a> {
-    isolation: Isolation,
+    isolation: &'static str,
     limiter: &'a Limiter,
     answers: Arc<Answers>,
     took: Duration,
@@ -85,9 +87,9 @@ struct Series<'a> {
 }
 
 impl<'a> Series<'a> {
-    fn new((isolation, limiter): &'a (Isolation, Limiter)) -> Self {
-        let answers = Arc::new(Answers::new());
-        Self { isolation: *isolation, limiter, answers, took: Duration::ZERO, batches: 0, retries: 0 }
+    fn new((isolation, limiter): &'a (&'static str, Limiter)) -> Self {
+        let answers = Arc::new(Answers::default());
+        Self { isolation, limiter, answers, took: Duration::ZERO, batches: 0, retries: 0 }
     }
 
     async fn go_on(&mut self, target: &Arc<Target>, callers: u32, time: Duration) -> Result<(), CliError> {
@@ -107,7 +109,7 @@ impl<'a> Series<'a> {
             return Err(CliError::failed(format!("{}: every call failed: {why}", work.title(callers))));
         }
         Ok(Figures {
-            isolation: self.isolation.into(),
+            isolation: self.isolation,
             work,
             callers,
             keys: work.keys(),
@@ -121,5 +123,116 @@ impl<'a> Series<'a> {
             calls_per_batch: rounded(decisions as f64 / self.batches.max(1) as f64),
             retries_per_decision: rounded(self.retries as f64 / decisions as f64),
         })
+    }
+}
+
+/// The pause after an error, so that failing calls are not repeated at full speed.
+const AFTER_ERROR: Duration = Duration::from_millis(50);
+
+/// The results of the calls.
+#[derive(Default)]
+pub(super) struct Answers {
+    /// The latencies of the calls that were decided.
+    pub(super) times: Histogram,
+    pub(super) denied: AtomicU64,
+    pub(super) errors: AtomicU64,
+    pub(super) first_error: OnceLock<String>,
+}
+
+/// Runs the callers until the time is up. Each caller makes its next call as soon as the last one returns. Returns how long
+/// that took in all.
+pub(super) async fn load(
+    limiter: &Limiter,
+    target: &Arc<Target>,
+    callers: u32,
+    time: Duration,
+    answers: &Arc<Answers>,
+) -> Result<Duration, CliError> {
+    let random = RandomState::new();
+    let began = Instant::now();
+    let mut tasks = JoinSet::new();
+    for caller in 0..callers {
+        let dice = Rng::with_seed(random.hash_one(caller));
+        tasks.spawn(call(limiter.clone(), Arc::clone(target), dice, Arc::clone(answers), began + time));
+    }
+    while let Some(task) = tasks.join_next().await {
+        task.map_err(CliError::failed)?;
+    }
+    Ok(began.elapsed())
+}
+
+async fn call(limiter: Limiter, target: Arc<Target>, mut dice: Rng, answers: Arc<Answers>, until: Instant) {
+    let mut asked = Instant::now();
+    loop {
+        let answer = limiter.limit(target.any(&mut dice)).await;
+        match answer {
+            Ok(decision) => {
+                answers.times.record(asked.elapsed());
+                answers.denied.fetch_add(decision.is_denied().into(), Ordering::Relaxed);
+            }
+            Err(error) => {
+                answers.errors.fetch_add(1, Ordering::Relaxed);
+                let _ = answers.first_error.set(error.to_string()); // Later errors are only counted.
+                tokio::time::sleep(AFTER_ERROR).await;
+            }
+        }
+        asked = Instant::now();
+        if asked >= until {
+            return;
+        }
+    }
+}
+
+/// Makes one call for each key, to create its row. Errors are ignored, because the measurement reports them.
+pub(super) async fn walk(limiter: &Limiter, target: &Target, at_most: Duration) -> Result<(), CliError> {
+    const AT_ONCE: usize = 512;
+    let began = Instant::now();
+    let mut tasks = JoinSet::new();
+    for item in target.each() {
+        if tasks.len() >= AT_ONCE {
+            tasks.join_next().await.transpose().map_err(CliError::failed)?;
+        }
+        if began.elapsed() >= at_most {
+            break;
+        }
+        let limiter = limiter.clone();
+        tasks.spawn(async move { drop(limiter.limit(item).await) });
+    }
+    while let Some(task) = tasks.join_next().await {
+        task.map_err(CliError::failed)?;
+    }
+    Ok(())
+}
+
+/// The latencies of concurrent calls. Percentiles are within 1 % of the recorded values.
+pub(super) struct Histogram(Mutex<Recorded<u64>>);
+
+/// In nanoseconds. Longer calls count as calls of an hour.
+const LONGEST: u64 = 3_600_000_000_000;
+
+impl Default for Histogram {
+    fn default() -> Self {
+        let recorded = Recorded::new_with_bounds(1, LONGEST, 2).expect("2 digits and an upper bound above 2 are valid");
+        Self(Mutex::new(recorded))
+    }
+}
+
+impl Histogram {
+    fn recorded(&self) -> MutexGuard<'_, Recorded<u64>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    pub(super) fn record(&self, took: Duration) {
+        self.recorded().saturating_record(u64::try_from(took.as_nanos()).unwrap_or(LONGEST));
+    }
+
+    /// The number of recorded calls.
+    pub(super) fn count(&self) -> u64 {
+        self.recorded().len()
+    }
+
+    /// The time within which this part of the calls (0 to 1) returned. 0 if there was no call.
+    pub(super) fn percentile(&self, part: f64) -> Duration {
+        Duration::from_nanos(self.recorded().value_at_quantile(part))
     }
 }

@@ -1,13 +1,19 @@
+//! The arguments of `bench`, and the limits and keys that it measures.
+
 use std::hash::{BuildHasher, RandomState};
+use std::sync::Arc;
 use std::time::Duration;
 
+use clap::Args;
+use fastrand::Rng;
+use serde::Serialize;
 use sqlx::PgPool;
 
-use crate::bench::args::BenchArgs;
-use crate::bench::work::{Target, Work};
 use crate::database::Running;
 use crate::error::CliError;
-use pg_limiter::{Isolation, Limit, Limiter, LimiterConfig, Limits, RetryPolicy};
+use crate::output::Progress;
+use crate::text::grouped;
+use pg_limiter::{Durability, Isolation, Item, Limit, Limiter, LimiterConfig, Limits, RetryPolicy};
 
 /// How much longer than planned the measurements may take. Soon after that, the rows of a killed run are idle.
 const OVERTIME: Duration = Duration::from_secs(15);
@@ -15,15 +21,15 @@ const TO_CLEAR: Duration = Duration::from_secs(10);
 
 /// The limits that are measured. Their names are random, so their rows belong to this run only.
 pub(super) struct BenchSetup {
-    pool: PgPool,
+    pub(super) pool: PgPool,
     /// The name of a limit that never denies. Its rows are idle immediately.
     open: String,
     /// The name of a limit whose balance stays negative for longer than all measurements take.
     owing: String,
     /// How long the balance of `owing` stays negative.
     owed: Duration,
-    /// One limiter for each isolation level.
-    limiters: Vec<(Isolation, Limiter)>,
+    /// One limiter for each isolation level, with the name of the level.
+    pub(super) limiters: Vec<(&'static str, Limiter)>,
     clearing: Limiter,
 }
 
@@ -35,8 +41,8 @@ impl BenchSetup {
         let random = RandomState::new().hash_one(std::process::id());
         let [open, owing] = ["open", "owing"].map(|what| format!("pg-limiter bench {random:016x} {what}"));
         let mut config = LimiterConfig::default();
-        config.schema = running.schema().clone();
-        config.durability = args.durability.into();
+        config.schema = running.schema.clone();
+        config.durability = args.durability();
         config.lanes = args.lanes.into();
         let second = Duration::from_secs(1);
         let limits = Limits::new()
@@ -44,12 +50,12 @@ impl BenchSetup {
             .and_then(|limits| limits.define(&owing, Limit::token_bucket(1, second)))
             .map_err(CliError::usage)?;
         let limiter = |config| Limiter::with_config(pool.clone(), limits.clone(), config);
-        let with = |isolation| {
+        let with = |(name, isolation)| {
             let mut config = config.clone();
             config.isolation = isolation;
-            (isolation, limiter(config))
+            (name, limiter(config))
         };
-        let limiters: Vec<_> = args.isolations().iter().copied().map(with).collect();
+        let limiters: Vec<_> = args.isolations().map(with).collect();
         let owed = limiters.iter().fold(OVERTIME, |owed, _| owed + args.seconds);
         config.isolation = Isolation::ReadCommitted;
         config.retry = RetryPolicy::default();
@@ -58,14 +64,6 @@ impl BenchSetup {
         let setup = Self { open, owing, owed, limiters, clearing, pool };
         setup.forget().await?;
         Ok(setup)
-    }
-
-    pub(super) const fn pool(&self) -> &PgPool {
-        &self.pool
-    }
-
-    pub(super) fn limiters(&self) -> &[(Isolation, Limiter)] {
-        &self.limiters
     }
 
     /// Returns the keys for this work, after setting their balances up for it.
@@ -83,6 +81,7 @@ impl BenchSetup {
 
     /// Waits for calls in flight, and removes every row.
     pub(super) async fn clear(&self) -> Result<(), CliError> {
+        let _progress = Progress::of("removing the rows");
         for (_, limiter) in &self.limiters {
             limiter.close().await;
         }
@@ -106,4 +105,122 @@ impl BenchSetup {
         }
         Ok(())
     }
+}
+
+const MANY: usize = 10_000;
+
+/// The calls of one measurement.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "kebab-case")]
+pub(super) enum Work {
+    LoneCaller,
+    OneKey,
+    ManyKeys,
+    AllDenied,
+}
+
+impl Work {
+    pub(super) const ALL: [Self; 4] = [Self::LoneCaller, Self::OneKey, Self::ManyKeys, Self::AllDenied];
+
+    pub(super) const fn callers(self, callers: u32) -> u32 {
+        if matches!(self, Self::LoneCaller) { 1 } else { callers }
+    }
+
+    pub(super) const fn keys(self) -> usize {
+        if matches!(self, Self::ManyKeys) { MANY } else { 1 }
+    }
+
+    pub(super) fn title(self, callers: u32) -> String {
+        let callers = if callers == 1 { "1 caller".to_owned() } else { format!("{} callers", grouped(callers.into())) };
+        match self {
+            Self::LoneCaller => "a lone caller".to_owned(),
+            Self::OneKey => format!("{callers}, one key"),
+            Self::ManyKeys => format!("{callers}, {} keys", grouped(MANY as u64)),
+            Self::AllDenied => format!("{callers}, all denied"),
+        }
+    }
+}
+
+/// The limit and the keys of the calls.
+pub(super) struct Target {
+    limit: Arc<str>,
+    keys: Vec<Arc<str>>,
+}
+
+impl Target {
+    /// Each kind of work has its own keys.
+    pub(super) fn new(limit: &str, work: Work) -> Self {
+        let keys = (0..work.keys()).map(|nth| format!("{work:?} {nth}").into()).collect();
+        Self { limit: limit.into(), keys }
+    }
+
+    /// Returns each key once.
+    pub(super) fn each(&self) -> impl Iterator<Item = Item> {
+        self.keys.iter().map(|key| self.item(key))
+    }
+
+    /// Returns a random key. All keys are equally likely.
+    pub(super) fn any(&self, dice: &mut Rng) -> Item {
+        self.item(&self.keys[dice.usize(..self.keys.len())])
+    }
+
+    fn item(&self, key: &Arc<str>) -> Item {
+        Item::new(Arc::clone(&self.limit), Arc::clone(key))
+    }
+}
+
+pub(crate) const BENCH_EXIT_CODES: &str = "\
+Exit codes:
+  0  done
+  2  the arguments are invalid
+  3  the database is unavailable or lacks the schema, another error occurred, or the run was interrupted
+
+Without --database-url and DATABASE_URL, the run starts a private PostgreSQL server, and removes it at the end.";
+
+#[derive(Args, Debug)]
+pub(crate) struct BenchArgs {
+    /// The length of each measurement. There are 5, or 9 with both isolation levels
+    #[arg(long, value_name = "SECONDS", default_value = "2", value_parser = seconds, allow_negative_numbers = true)]
+    pub(super) seconds: Duration,
+    /// The number of concurrent callers
+    #[arg(long, value_name = "N", default_value_t = 256, value_parser = clap::value_parser!(u32).range(1..=65_536))]
+    pub(super) callers: u32,
+    /// The isolation level of the limiter's transactions
+    #[arg(long, default_value = "both", value_parser = ["serializable", "read-committed", "both"])]
+    isolation: String,
+    /// full: a commit waits for the disk, if the server is configured so; relaxed: it does not
+    #[arg(long, default_value = "full", value_parser = ["full", "relaxed"])]
+    pub(super) durability: String,
+    /// The number of batches that may run concurrently, each over its own connection
+    #[arg(long, value_name = "N", default_value_t = lanes(), value_parser = clap::value_parser!(u16).range(1..=128))]
+    pub(super) lanes: u16,
+    /// Print one JSON object
+    #[arg(long)]
+    pub(super) json: bool,
+}
+
+impl BenchArgs {
+    /// The isolation levels to measure, with their names.
+    pub(super) fn isolations(&self) -> impl Iterator<Item = (&'static str, Isolation)> {
+        let all = [("serializable", Isolation::Serializable), ("read-committed", Isolation::ReadCommitted)];
+        all.into_iter().filter(|(name, _)| ["both", name].contains(&self.isolation.as_str()))
+    }
+
+    pub(super) fn durability(&self) -> Durability {
+        if self.durability == "relaxed" { Durability::Relaxed } else { Durability::Full }
+    }
+}
+
+fn lanes() -> u16 {
+    u16::try_from(LimiterConfig::default().lanes).unwrap_or(1)
+}
+
+/// The longest measurement. It bounds the time until the rows of a killed run are idle.
+const LONGEST: Duration = Duration::from_secs(30);
+
+fn seconds(text: &str) -> Result<Duration, String> {
+    let seconds = text.parse::<f64>().ok().and_then(|seconds| Duration::try_from_secs_f64(seconds).ok());
+    seconds
+        .filter(|seconds| !seconds.is_zero() && *seconds <= LONGEST)
+        .ok_or_else(|| "must be a number above 0 and at most 30".to_owned())
 }

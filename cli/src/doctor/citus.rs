@@ -1,9 +1,7 @@
 //! Checks a Citus cluster: its nodes, how the limiter's tables are stored, whether the functions are the same on all nodes, and
 //! whether two-phase commits are left.
 
-use sqlx::Row;
-
-use crate::doctor::finding::Finding;
+use crate::doctor::report::Finding;
 use crate::doctor::schema::function_names;
 use crate::doctor::session::Session;
 
@@ -28,8 +26,8 @@ struct Node {
 
 /// Returns the findings, and whether the tables are distributed.
 pub(super) async fn check(session: &mut Session) -> Result<(Vec<(&'static str, Finding)>, bool), sqlx::Error> {
-    let installed = session.row("SELECT to_regclass('pg_catalog.pg_dist_partition') IS NOT NULL").await?;
-    if !installed.try_get::<bool, _>(0)? {
+    let (installed,): (bool,) = session.row("SELECT to_regclass('pg_catalog.pg_dist_partition') IS NOT NULL").await?;
+    if !installed {
         return Ok((Vec::new(), false));
     }
     let cluster = read(session).await?;
@@ -59,15 +57,8 @@ async fn read(session: &mut Session) -> Result<Cluster, sqlx::Error> {
         limits = table("rate_limits"),
         answers = table("answers"),
     );
-    let row = session.row(&sql).await?;
-    Ok(Cluster {
-        version: row.try_get(0)?,
-        is_coordinator: row.try_get(1)?,
-        active: row.try_get(2)?,
-        inactive: row.try_get(3)?,
-        is_distributed: row.try_get(4)?,
-        is_colocated: row.try_get(5)?,
-    })
+    let (version, is_coordinator, active, inactive, is_distributed, is_colocated) = session.row(&sql).await?;
+    Ok(Cluster { version, is_coordinator, active, inactive, is_distributed, is_colocated })
 }
 
 async fn nodes(session: &mut Session) -> Result<Vec<Node>, sqlx::Error> {
@@ -85,7 +76,7 @@ async fn nodes(session: &mut Session) -> Result<Vec<Node>, sqlx::Error> {
         names = function_names(&session.schema),
     );
     let rows = session.rows(&sql).await?;
-    rows.iter().map(|row| Ok(Node { success: row.try_get(0)?, result: row.try_get(1)? })).collect()
+    Ok(rows.into_iter().map(|(success, result)| Node { success, result }).collect())
 }
 
 impl Cluster {
@@ -150,7 +141,7 @@ fn part(node: &Node, nth: usize) -> Option<&str> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::doctor::finding::State::{Note, Ok, Problem, Warning};
+    use crate::doctor::report::State::{Note, Ok, Problem, Warning};
 
     #[test]
     fn a_cluster_is_judged_by_its_nodes_and_tables() {

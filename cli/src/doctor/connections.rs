@@ -1,10 +1,7 @@
-//! Checks connection limits, timeouts and lock settings of the server.
+//! Checks the settings of the server: durability, connection limits, timeouts and locks, and whether transactions can write.
 
-use sqlx::Row;
-
-use crate::doctor::finding::Finding;
-use crate::doctor::session::Session;
-use crate::doctor::settings::Settings;
+use crate::doctor::report::Finding;
+use crate::doctor::session::{Session, Settings};
 
 const NEARLY_ALL: f64 = 0.8;
 const TIMEOUTS: [&str; 4] =
@@ -21,13 +18,13 @@ pub(super) async fn connections(session: &mut Session, settings: &Settings) -> R
                (SELECT coalesce(s.numbackends, 0)::bigint FROM pg_stat_database AS s WHERE s.datname = current_database()), \
                (SELECT r.rolconnlimit::bigint FROM pg_roles AS r WHERE r.rolname = session_user), \
                (SELECT count(*) FROM pg_stat_activity AS a WHERE a.usename = session_user)";
-    let row = session.row(sql).await?;
+    let (of_server, database, of_database, role, of_role) = session.row(sql).await?;
     let reserved = settings.number("superuser_reserved_connections").unwrap_or_default();
     let server = settings.number("max_connections").map_or(-1, |most| most - reserved);
     let bounds: [(&str, i64, i64); 3] = [
-        ("of the server", server, row.try_get(0)?),
-        ("of the database", row.try_get(1)?, row.try_get(2)?),
-        ("of the role", row.try_get(3)?, row.try_get(4)?),
+        ("of the server", server, of_server),
+        ("of the database", database, of_database),
+        ("of the role", role, of_role),
     ];
     Ok(judge(bounds))
 }
@@ -96,10 +93,56 @@ pub(super) fn locks(settings: &Settings) -> Finding {
     finding
 }
 
+pub(super) fn durability(settings: &Settings, yugabyte: bool) -> Finding {
+    if yugabyte {
+        return Finding::ok("YugabyteDB commits to most replicas of a tablet, whatever these settings are");
+    }
+    let shown = |name| settings.shown(name);
+    let mut finding = Finding::ok(["synchronous_commit", "fsync", "full_page_writes"].map(shown).join(", "));
+    if settings.get("synchronous_commit") == Some("off") {
+        finding = finding.and(
+            Finding::warning("decisions are returned before they are on disk")
+                .advise("After a crash of the server, tokens taken in the last moments are available again. If you want this, set")
+                .advise("LimiterConfig::durability to Durability::Relaxed, and set synchronous_commit to on for everything else:")
+                .advise("ALTER ROLE app_role SET synchronous_commit = on; -- or ALTER DATABASE, or postgresql.conf"),
+        );
+    }
+    if settings.get("fsync") == Some("off") {
+        finding = finding.and(
+            Finding::problem("a crash of the machine may destroy the database")
+                .advise("Set fsync = on in postgresql.conf, unless this is a test."),
+        );
+    }
+    if settings.get("full_page_writes") == Some("off") {
+        finding =
+            finding
+                .and(Finding::problem("pages may be torn by a crash").advise(
+                    "Set full_page_writes = on in postgresql.conf, unless the file system never tears a page.",
+                ));
+    }
+    finding
+}
+
+pub(super) async fn writable(session: &mut Session, settings: &Settings) -> Result<Finding, sqlx::Error> {
+    let (standby,) = session.row("SELECT pg_is_in_recovery()").await?;
+    if standby {
+        return Ok(Finding::problem("this is a standby: it cannot take tokens").advise(
+            "Use the URL of the primary. With a list of hosts or a load balancer, select the server that accepts writes.",
+        ));
+    }
+    if settings.get("default_transaction_read_only") == Some("on") {
+        let found = format!("transactions are read-only: {}", settings.shown("default_transaction_read_only"));
+        return Ok(Finding::problem(found).advise(
+            "ALTER ROLE app_role RESET default_transaction_read_only; -- or ALTER DATABASE, or postgresql.conf",
+        ));
+    }
+    Ok(Finding::ok("a primary, and transactions may write"))
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::doctor::finding::State::{Ok, Warning};
+    use crate::doctor::report::State::{Ok, Warning};
 
     #[test]
     fn the_bound_with_the_fewest_free_connections_is_reported() {

@@ -1,32 +1,29 @@
 use std::process::ExitCode;
+use std::time::Duration;
 
+use clap::Args;
 use sqlx::postgres::PgConnectOptions;
 use sqlx::{Connection, PgConnection};
 
 use crate::database::{Database, cannot_connect, connect_with};
-use crate::doctor::args::DoctorArgs;
 use crate::doctor::engine::{self, Engine};
-use crate::doctor::finding::Finding;
-use crate::doctor::report::Report;
+use crate::doctor::report::{Finding, Report};
 use crate::doctor::rights::{self, Role};
-use crate::doctor::schema;
-use crate::doctor::session::Session;
-use crate::doctor::settings::Settings;
+use crate::doctor::session::{Session, Settings};
 use crate::doctor::table::Table;
-use crate::doctor::tserver::Address;
+use crate::doctor::tserver::{self, Address};
 use crate::doctor::{
-    citus, connections, durability, encryption, grants, idle_rows, isolation, jobs, notifications, pooler, replication,
-    server_clock, test_clock, transactions, tserver_flags,
+    citus, clocks, connections, encryption, idle_rows, jobs, pooler, replication, schema, transactions,
 };
 use crate::error::CliError;
-use crate::output;
-use crate::progress::Progress;
+use crate::output::{self, Progress};
+use crate::text::parse_length;
 use pg_limiter::{Error, Schema};
 
 pub(crate) async fn run(args: DoctorArgs, database: Database) -> Result<ExitCode, CliError> {
     let running = database.named()?;
     let progress = Progress::of("examining the database");
-    let report = report(&args, running.options(), running.schema()).await?;
+    let report = report(&args, &running.options, &running.schema).await?;
     drop(progress);
     let code = report.exit_code();
     let printed = if args.json { output::line(report.json()) } else { output::lines(report.text()) };
@@ -45,36 +42,27 @@ pub(crate) async fn findings(
 }
 
 async fn report(args: &DoctorArgs, options: &PgConnectOptions, schema: &Schema) -> Result<Report, CliError> {
-    let door = Door::find(options).await?;
-    let mut session = Session { connection: door.connection, schema: schema.clone() };
+    let (connection, options, refused) = connect(options).await?;
+    let mut session = Session { connection, schema: schema.clone() };
     let mut report = Report::default();
-    examine(args, &mut session, &door.options, door.refused.as_deref(), &mut report).await.map_err(|error| {
+    examine(args, &mut session, &options, refused.as_deref(), &mut report).await.map_err(|error| {
         CliError::failed(format!("cannot examine the database: {}", Error::database_message(&error)))
     })?;
     let _ = session.connection.close().await;
     Ok(report)
 }
 
-/// The connection, and the options that it was opened with.
-struct Door {
-    connection: PgConnection,
-    options: PgConnectOptions,
-    /// The error with which a pooler rejected the driver's own start-up settings.
-    refused: Option<String>,
-}
-
-impl Door {
-    async fn find(options: &PgConnectOptions) -> Result<Self, CliError> {
-        let refusal = match connect_with(options).await {
-            Ok(connection) => return Ok(Self { connection, options: options.clone(), refused: None }),
-            Err(error) if Error::refuses_settings(&error) => error,
-            Err(error) => return Err(cannot_connect(error)),
-        };
-        let options = options.clone().extra_float_digits(None);
-        match connect_with(&options).await {
-            Ok(connection) => Ok(Self { connection, options, refused: Some(Error::database_message(&refusal)) }),
-            Err(_) => Err(cannot_connect(refusal)),
-        }
+/// Connects. Returns the options of the connection, too, and the error if a pooler rejected the driver's own start-up settings.
+async fn connect(options: &PgConnectOptions) -> Result<(PgConnection, PgConnectOptions, Option<String>), CliError> {
+    let refusal = match connect_with(options).await {
+        Ok(connection) => return Ok((connection, options.clone(), None)),
+        Err(error) if Error::refuses_settings(&error) => error,
+        Err(error) => return Err(cannot_connect(error)),
+    };
+    let options = options.clone().extra_float_digits(None);
+    match connect_with(&options).await {
+        Ok(connection) => Ok((connection, options, Some(Error::database_message(&refusal)))),
+        Err(_) => Err(cannot_connect(refusal)),
     }
 }
 
@@ -89,13 +77,13 @@ async fn examine(
     let yugabyte = engine.is_yugabyte();
     report.add("engine", engine.judge());
     report.add_made("encryption", encryption::check(session, options).await)?;
-    report.add_made("isolation", isolation::check(session, yugabyte).await)?;
+    report.add_made("isolation", engine::isolation(session, yugabyte).await)?;
     flags(args, &engine, options, report).await;
-    report.add_made("clock", server_clock::check(session).await)?;
+    report.add_made("clock", clocks::difference(session).await)?;
     let settings = Settings::read(session).await;
     if let Some(settings) = report.made("settings", settings)? {
-        report.add("durability", durability::durability(&settings, yugabyte));
-        report.add_made("writing", durability::writable(session, &settings).await)?;
+        report.add("durability", connections::durability(&settings, yugabyte));
+        report.add_made("writing", connections::writable(session, &settings).await)?;
         limiter(args, session, yugabyte, &settings, report).await?;
         report.add_made("connections", connections::connections(session, &settings).await)?;
         report.add("time-outs", connections::timeouts(&settings));
@@ -110,7 +98,7 @@ async fn examine(
 async fn flags(args: &DoctorArgs, engine: &Engine, options: &PgConnectOptions, report: &mut Report) {
     if engine.is_yugabyte() {
         let address = args.tserver.clone().unwrap_or_else(|| Address::of_host(options.get_host()));
-        report.extend(tserver_flags::check(&address).await);
+        report.extend(tserver::check(&address).await);
     } else if args.tserver.is_some() {
         report.add("tserver flags", Finding::note("not checked: only YugabyteDB has tservers"));
     }
@@ -133,28 +121,19 @@ async fn limiter(
         return Ok(());
     }
     let drift = schema::drift(session, &tables).await;
-    if let Some(findings) = report.made("functions", drift)? {
-        report.extend(findings);
-    }
-    let clock = test_clock::check(session).await;
-    if let Some(Some(finding)) = report.made("test clock", clock)? {
-        report.add("test clock", finding);
-    }
+    let findings = report.made("functions", drift)?;
+    report.extend(findings.into_iter().flatten());
+    report.add_made("test clock", clocks::test_clock(session).await)?;
     if !yugabyte {
-        let publications = replication::publications(session).await;
-        if let Some(Some(finding)) = report.made("publications", publications)? {
-            report.add("publications", finding);
-        }
+        report.add_made("publications", replication::publications(session).await)?;
     }
     let citus = citus::check(session).await;
     let (findings, distributed) = report.made("Citus", citus)?.unwrap_or_default();
-    for (name, finding) in findings {
-        report.add(name, finding);
-    }
+    report.extend(findings);
     let role = Role::read(session).await;
     if let Some(role) = report.made("grants", role)? {
-        report.add_made("grants", grants::check(session, &role).await)?;
-        report.add_made("tables by hand", rights::check(session, &role).await)?;
+        report.add_made("grants", rights::calls(session, &role).await)?;
+        report.add_made("tables by hand", rights::by_hand(session, &role).await)?;
     }
     let mut piles_up = false;
     if yugabyte {
@@ -179,15 +158,46 @@ async fn limiter(
         return Ok(());
     }
     report.add_made("jobs", jobs::check(session).await)?;
-    if let Some(finding) = replication::job_ids(session).await {
-        report.add("ids of jobs", finding);
-    }
+    report.extend(replication::job_ids(session).await.map(|finding| ("ids of jobs", finding)));
     if !yugabyte {
-        report.add_made("notifications", notifications::check(session).await)?;
+        report.add_made("notifications", jobs::notifications(session).await)?;
         let table = Table::read(session, "jobs").await;
         if let Some(table) = report.made("table of jobs", table)? {
             report.add("table of jobs", table.size());
         }
     }
     Ok(())
+}
+
+pub(crate) const DOCTOR_EXIT_CODES: &str = "\
+Exit codes:
+  0  only `ok` and notes
+  1  a warning or a problem
+  2  an invalid argument
+  3  the database is unavailable, or something else failed
+
+Every transaction of `doctor` is READ ONLY. Use the URL of the application: the findings are valid for its role and its path to
+the server.";
+
+const OLD_TRANSACTION: &str = "5m";
+
+#[derive(Args, Debug)]
+pub(crate) struct DoctorArgs {
+    /// Address of the web page of a YugabyteDB tserver, which shows its flags [default: the database's host, port 9000]
+    #[arg(long, value_name = "HOST:PORT")]
+    pub(super) tserver: Option<Address>,
+    /// Age from which an open transaction is reported, such as 5m; capped at 30s if old row versions pile up
+    #[arg(long, value_name = "LENGTH", default_value = OLD_TRANSACTION, value_parser = parse_length)]
+    pub(super) old_transaction: Duration,
+    /// Print a JSON array of objects, one per check
+    #[arg(long)]
+    pub(super) json: bool,
+}
+
+impl Default for DoctorArgs {
+    /// The arguments that no option changes.
+    fn default() -> Self {
+        let old_transaction = parse_length(OLD_TRANSACTION).unwrap_or(Duration::from_secs(300));
+        Self { tserver: None, old_transaction, json: false }
+    }
 }

@@ -2,20 +2,17 @@
 
 use std::net::IpAddr;
 
-use sqlx::Row;
 use sqlx::postgres::{PgConnectOptions, PgSslMode};
 
-use crate::doctor::finding::Finding;
+use crate::doctor::report::Finding;
 use crate::doctor::session::Session;
 
 const VERIFY: &str = "Add sslmode=verify-full&sslrootcert=FILE to the URL, with the certificate of the server's CA.";
 
 pub(super) async fn check(session: &mut Session, options: &PgConnectOptions) -> Result<Finding, sqlx::Error> {
     let sql = "SELECT s.version, s.cipher FROM pg_stat_ssl AS s WHERE s.pid = pg_backend_pid() AND s.ssl";
-    let encrypted = match session.rows(sql).await?.first() {
-        Some(row) => Some(format!("{}, {}", row.try_get::<String, _>(0)?, row.try_get::<String, _>(1)?)),
-        None => None,
-    };
+    let encrypted = session.rows::<(String, String)>(sql).await?.pop();
+    let encrypted = encrypted.map(|(version, cipher)| format!("{version}, {cipher}"));
     let is_local = options.get_socket().is_some() || is_local(options.get_host());
     let is_verified = matches!(options.get_ssl_mode(), PgSslMode::VerifyCa | PgSslMode::VerifyFull);
     Ok(judge(encrypted, is_local, is_verified))
@@ -43,7 +40,7 @@ fn is_local(host: &str) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::doctor::finding::State::{Note, Ok};
+    use crate::doctor::report::State::{Note, Ok};
 
     #[test]
     fn unencrypted_or_unverified_remote_connections_are_noted() {

@@ -1,12 +1,10 @@
 //! Checks for idle rows: they mean the same as no row, and `prune` removes them.
 
-use sqlx::Row;
-
-use crate::doctor::finding::Finding;
+use crate::doctor::report::Finding;
 use crate::doctor::session::Session;
 use crate::doctor::table::count;
+use crate::export::CLOCK;
 
-const CLOCK: &str = "(date_part('epoch', clock_timestamp()) * 1000000)::bigint";
 /// A table of up to this many pages is counted whole. In a larger table, about this many pages are sampled.
 const PAGES: f64 = 1024.0;
 /// The number of rows to read on an engine that cannot sample pages.
@@ -20,8 +18,7 @@ pub(super) async fn check(session: &mut Session, yugabyte: bool) -> Result<Findi
     let clock = format!("(SELECT {CLOCK} AS now) AS clock");
     if yugabyte {
         let sql = format!("SELECT {counts} FROM (SELECT idle_at FROM {table} LIMIT {ROWS}) AS r CROSS JOIN {clock}");
-        let row = session.row(&sql).await?;
-        let (rows, idle): (f64, f64) = (row.try_get(0)?, row.try_get(1)?);
+        let (rows, idle) = session.row(&sql).await?;
         let how = if rows < f64::from(ROWS) { How::Counted } else { How::First };
         return Ok(judge(rows, idle, how));
     }
@@ -31,11 +28,11 @@ pub(super) async fn check(session: &mut Session, yugabyte: bool) -> Result<Findi
          WHERE n.nspname = {} AND c.relname = 'rate_limits'",
         session.schema_literal()
     );
-    let pages: f64 = session.row(&sql).await?.try_get(0)?;
+    let (pages,): (f64,) = session.row(&sql).await?;
     let share = (PAGES / pages).min(1.0);
     let sample = if share < 1.0 { format!("TABLESAMPLE SYSTEM ({})", share * 100.0) } else { String::new() };
-    let row = session.row(&format!("SELECT {counts} FROM {table} AS r {sample} CROSS JOIN {clock}")).await?;
-    let (rows, idle): (f64, f64) = (row.try_get(0)?, row.try_get(1)?);
+    let sql = format!("SELECT {counts} FROM {table} AS r {sample} CROSS JOIN {clock}");
+    let (rows, idle): (f64, f64) = session.row(&sql).await?;
     let how = if share < 1.0 { How::Estimated } else { How::Counted };
     Ok(judge(rows / share, idle / share, how))
 }
@@ -66,7 +63,7 @@ fn judge(rows: f64, idle: f64, how: How) -> Finding {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::doctor::finding::State::{Ok, Warning};
+    use crate::doctor::report::State::{Ok, Warning};
 
     #[test]
     fn many_idle_rows_are_a_warning_if_they_are_half_of_the_table() {

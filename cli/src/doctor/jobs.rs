@@ -1,13 +1,12 @@
-//! Checks for jobs that are dead, late or abandoned.
+//! Checks for jobs that are dead, late or abandoned, and how full the server's queue of notifications is.
 
 use std::time::Duration;
 
-use sqlx::Row;
-
-use crate::doctor::finding::Finding;
+use crate::doctor::report::Finding;
 use crate::doctor::session::Session;
 use crate::doctor::table::count;
-use crate::text::{age, escaped};
+use crate::export::CLOCK;
+use crate::text::{age, escaped, one_line};
 
 const LATE: Duration = Duration::from_secs(60);
 /// By default, workers remove ended jobs after a day.
@@ -44,22 +43,11 @@ pub(super) async fn check(session: &mut Session) -> Result<Finding, sqlx::Error>
            max(clock.now - enqueued_at) FILTER (WHERE state IN ('scheduled', 'available')), \
            count(*) FILTER (WHERE blocked_by IS NOT NULL), \
            min(regexp_replace(blocked_by, '/slots$', '')) \
-         FROM {} CROSS JOIN (SELECT (date_part('epoch', clock_timestamp()) * 1000000)::bigint AS now) AS clock",
+         FROM {} CROSS JOIN (SELECT {CLOCK} AS now) AS clock",
         session.table("jobs")
     );
-    let row = session.row(&sql).await?;
-    Ok(judge(&Jobs {
-        all: row.try_get(0)?,
-        waiting: row.try_get(1)?,
-        running: row.try_get(2)?,
-        dead: row.try_get(3)?,
-        late: row.try_get(4)?,
-        lapsed: row.try_get(5)?,
-        long_ended: row.try_get(6)?,
-        oldest: row.try_get(7)?,
-        blocked: row.try_get(8)?,
-        unknown: row.try_get(9)?,
-    }))
+    let (all, waiting, running, dead, late, lapsed, long_ended, oldest, blocked, unknown) = session.row(&sql).await?;
+    Ok(judge(&Jobs { all, waiting, oldest, running, dead, late, lapsed, long_ended, blocked, unknown }))
 }
 
 fn judge(jobs: &Jobs) -> Finding {
@@ -110,10 +98,52 @@ fn judge(jobs: &Jobs) -> Finding {
     finding
 }
 
+/// The share from which no notification is sent. It is that of `_ring`.
+const HALF: f64 = 0.5;
+
+/// The oldest transaction of the server: if its session listens, no notification after its start is removed.
+struct Oldest {
+    pid: i32,
+    database: String,
+    seconds: f64,
+}
+
+pub(super) async fn notifications(session: &mut Session) -> Result<Finding, sqlx::Error> {
+    let sql = "SELECT pg_notification_queue_usage(), o.pid, o.datname, o.seconds \
+               FROM (SELECT) AS one LEFT JOIN ( \
+                 SELECT a.pid, coalesce(a.datname::text, '') AS datname, \
+                   date_part('epoch', clock_timestamp() - a.xact_start) AS seconds \
+                 FROM pg_stat_activity AS a \
+                 WHERE a.xact_start IS NOT NULL AND a.pid <> pg_backend_pid() AND a.backend_type = 'client backend' \
+                 ORDER BY a.xact_start LIMIT 1) AS o ON true";
+    let (usage, pid, database, seconds) = session.row::<(f64, Option<i32>, Option<String>, Option<f64>)>(sql).await?;
+    let oldest = pid.zip(database).zip(seconds);
+    Ok(judge_usage(usage, oldest.map(|((pid, database), seconds)| Oldest { pid, database, seconds })))
+}
+
+fn judge_usage(usage: f64, oldest: Option<Oldest>) -> Finding {
+    let found = format!("the queue of notifications is {:.0} % full", (usage * 100.0).floor());
+    if usage < HALF {
+        return Finding::ok(found);
+    }
+    let finding = Finding::warning(format!("{found}: no worker is woken, and jobs wait until workers poll"))
+        .advise("A session that LISTENs holds it up with a long transaction. When it is full, every commit with a NOTIFY fails.");
+    match oldest {
+        Some(Oldest { pid, database, seconds }) => finding.advise(format!(
+            "The oldest transaction is {} old: pid {pid}, database {}. End it: SELECT pg_terminate_backend({pid});",
+            age(Duration::from_secs_f64(seconds.max(0.0))),
+            one_line(&database)
+        )),
+        None => {
+            finding.advise("Look for it in pg_stat_activity as a role with pg_read_all_stats: ORDER BY xact_start.")
+        }
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::doctor::finding::State::{Note, Ok, Warning};
+    use crate::doctor::report::State::{Note, Ok, Warning};
 
     #[test]
     fn late_lapsed_dead_and_old_jobs_are_reported() {
@@ -127,5 +157,15 @@ mod tests {
         assert_eq!(jobs(|jobs| (jobs.blocked, jobs.unknown) = (1, Some("a".to_owned()))), Warning);
         assert_eq!(jobs(|jobs| jobs.lapsed = Some(60_000_000)), Warning);
         assert_eq!([jobs(|jobs| jobs.long_ended = 9_999), jobs(|jobs| jobs.long_ended = 10_000)], [Ok, Note]);
+    }
+
+    #[test]
+    fn a_queue_that_is_half_full_is_reported_with_the_oldest_transaction() {
+        let oldest = || Some(Oldest { pid: 77, database: "shop".to_owned(), seconds: 7200.0 });
+        assert_eq!([judge_usage(0.0, None).state, judge_usage(0.499, oldest()).state], [Ok, Ok]);
+        let finding = judge_usage(0.5, oldest());
+        assert_eq!((finding.state, judge_usage(1.0, None).state), (Warning, Warning));
+        let text = format!("{finding:?}");
+        assert!(text.contains("50 % full") && text.contains("pid 77, database shop") && text.contains("2h"), "{text}");
     }
 }

@@ -3,10 +3,10 @@
 use std::collections::BTreeSet;
 
 use sqlx::postgres::PgConnectOptions;
-use sqlx::{Connection, PgConnection, Row};
+use sqlx::{Connection, PgConnection};
 
 use crate::database::connect_with;
-use crate::doctor::finding::Finding;
+use crate::doctor::report::Finding;
 use crate::doctor::session::ask;
 use pg_limiter::Error;
 
@@ -18,7 +18,7 @@ const NONE: &str = "BEGIN READ ONLY; SELECT current_setting('pg_limiter.doctor',
 async fn backend(connection: &mut PgConnection) -> Result<String, sqlx::Error> {
     let sql = "BEGIN READ ONLY; SELECT concat_ws(' ', a.pid, date_part('epoch', a.backend_start)) \
                FROM pg_catalog.pg_stat_activity AS a WHERE a.pid = pg_catalog.pg_backend_pid(); ROLLBACK";
-    ask(connection, sql).await?.first().ok_or(sqlx::Error::RowNotFound)?.try_get(0)
+    ask::<(String,)>(connection, sql).await?.pop().map(|(id,)| id).ok_or(sqlx::Error::RowNotFound)
 }
 
 /// Uses two connections at once: behind a pooler in transaction mode, one server process serves both.
@@ -57,21 +57,17 @@ pub(super) async fn settings(refused: Option<&str>, options: &PgConnectOptions) 
         "Set LimiterConfig::connections to Connections::Pool: the limiter's own connections need start-up settings.";
     let mut connection = match connect_with(&options.clone().options([("pg_limiter.doctor", "1")])).await {
         Ok(connection) => connection,
-        Err(error) if Error::refuses_settings(&error) => {
-            return Ok(
-                Finding::note(format!("a pooler refuses them: {}", Error::database_message(&error))).advise(over_pool)
-            );
-        }
         Err(error) => {
-            return Ok(Finding::note(format!(
-                "not checked: cannot open a connection: {}",
-                Error::database_message(&error)
-            )));
+            let message = Error::database_message(&error);
+            return Ok(match Error::refuses_settings(&error) {
+                true => Finding::note(format!("a pooler refuses them: {message}")).advise(over_pool),
+                false => Finding::note(format!("not checked: cannot open a connection: {message}")),
+            });
         }
     };
-    let value = ask(&mut connection, NONE).await;
+    let value = ask::<(Option<String>,)>(&mut connection, NONE).await;
     let _ = connection.close().await;
-    let value: Option<String> = value?.first().ok_or(sqlx::Error::RowNotFound)?.try_get(0)?;
+    let (value,) = value?.pop().ok_or(sqlx::Error::RowNotFound)?;
     Ok(match value.as_deref() {
         Some("1") => Finding::ok("they arrive: the limiter's own connections have their isolation level and time-out"),
         _ => Finding::warning("a pooler silently ignores them").advise(over_pool),

@@ -1,8 +1,6 @@
 //! Checks for what logical replication can break: publications of parts of rows, and the sequence of the jobs.
 
-use sqlx::Row;
-
-use crate::doctor::finding::Finding;
+use crate::doctor::report::Finding;
 use crate::doctor::schema::TABLES;
 use crate::doctor::session::Session;
 
@@ -31,8 +29,7 @@ pub(super) async fn publications(session: &mut Session) -> Result<Option<Finding
         session.schema_literal()
     );
     let mut found: Option<Finding> = None;
-    for row in session.rows(&sql).await? {
-        let (publication, table): (String, String) = (row.try_get(0)?, row.try_get(1)?);
+    for (publication, table) in session.rows::<(String, String)>(&sql).await? {
         let table = session.table(&table);
         let finding = Finding::problem(format!(
             "with the publication \"{publication}\", no row of {table} can be changed: calls fail with SQLSTATE 42P10"
@@ -52,8 +49,8 @@ pub(super) async fn publications(session: &mut Session) -> Result<Option<Finding
 pub(super) async fn job_ids(session: &mut Session) -> Option<Finding> {
     let (jobs, sequence) = (session.table("jobs"), session.table("jobs_id_seq"));
     let sql = format!("SELECT (SELECT max(id) FROM {jobs}), (SELECT last_value FROM {sequence})");
-    let row = session.row(&sql).await.ok()?;
-    let (newest, last) = (row.try_get::<Option<i64>, _>(0).ok()??, row.try_get::<i64, _>(1).ok()?);
+    let (newest, last) = session.row::<(Option<i64>, i64)>(&sql).await.ok()?;
+    let newest = newest?;
     (last < newest).then(|| {
         Finding::problem(format!(
             "the next job gets the id {last} or a little more, and jobs up to {newest} exist: enqueuing fails"

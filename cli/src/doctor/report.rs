@@ -4,8 +4,7 @@ use std::process::ExitCode;
 
 use serde_json::json;
 
-use crate::doctor::finding::{Finding, State};
-use crate::text::one_line;
+use crate::text::{many, one_line};
 use crate::{json, output};
 use pg_limiter::Error;
 
@@ -40,23 +39,19 @@ impl Report {
         }
     }
 
+    /// Adds the finding of a check, if there is one.
     pub(super) fn add_made(
         &mut self,
         check: &'static str,
-        result: Result<Finding, sqlx::Error>,
+        result: Result<impl Into<Option<Finding>>, sqlx::Error>,
     ) -> Result<(), sqlx::Error> {
-        if let Some(finding) = self.made(check, result)? {
-            self.add(check, finding);
-        }
+        let finding = self.made(check, result)?.and_then(Into::into);
+        self.extend(finding.map(|finding| (check, finding)));
         Ok(())
     }
 
     pub(super) fn into_findings(self) -> Vec<(&'static str, Finding)> {
         self.0
-    }
-
-    fn count(&self, state: State) -> usize {
-        self.0.iter().filter(|(_, finding)| finding.state == state).count()
     }
 
     pub(super) fn exit_code(&self) -> ExitCode {
@@ -65,24 +60,18 @@ impl Report {
     }
 
     pub(super) fn text(&self) -> Vec<String> {
-        let head =
-            |(check, finding): &(&'static str, Finding)| vec![finding.state.as_str().to_owned(), (*check).to_owned()];
-        let heads: Vec<Vec<String>> = self.0.iter().map(head).collect();
-        let width = heads.iter().map(|head| head[1].len()).max().unwrap_or_default();
-        // Only the first two columns are padded.
-        let padded = heads.iter().map(|head| format!("{:<7}  {:<width$}", head[0], head[1]));
+        let width = self.0.iter().map(|(check, _)| check.len()).max().unwrap_or_default();
         let mut lines = Vec::new();
-        for (head, (_, finding)) in padded.zip(&self.0) {
+        for (check, finding) in &self.0 {
+            // Only the first two columns are padded.
+            let head = format!("{:<7}  {check:<width$}", finding.state.as_str());
             lines.push(format!("{}  {}", coloured(&head, finding.state), one_line(&finding.found)));
             lines.extend(finding.advice.iter().map(|advice| format!("{:9}{}", "", one_line(advice))));
         }
-        let counts =
-            [(State::Problem, "problem"), (State::Warning, "warning"), (State::Note, "note")].map(|(state, name)| {
-                match self.count(state) {
-                    1 => format!("1 {name}"),
-                    count => format!("{count} {name}s"),
-                }
-            });
+        let counts = [State::Problem, State::Warning, State::Note].map(|state| {
+            let count = self.0.iter().filter(|(_, finding)| finding.state == state).count();
+            many(count as u64, state.as_str())
+        });
         lines.push(String::new());
         lines.push(counts.join(", "));
         lines
@@ -107,4 +96,72 @@ fn coloured(head: &str, state: State) -> String {
         State::Problem => "31",
     };
     if output::colours() { format!("\u{1b}[{colour}m{}\u{1b}[0m{}", &head[..7], &head[7..]) } else { head.to_owned() }
+}
+
+/// The state that a check found, from good to bad.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) enum State {
+    Ok,
+    /// Worth knowing, or could not be checked.
+    Note,
+    /// It works, but not as well as it could, or not indefinitely.
+    Warning,
+    /// It does not work, or it can lose data.
+    Problem,
+}
+
+impl State {
+    pub(crate) const fn as_str(self) -> &'static str {
+        match self {
+            Self::Ok => "ok",
+            Self::Note => "note",
+            Self::Warning => "warning",
+            Self::Problem => "problem",
+        }
+    }
+}
+
+/// The result of a check, and what to do.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Finding {
+    pub(crate) state: State,
+    pub(crate) found: String,
+    /// Lines of advice.
+    pub(crate) advice: Vec<String>,
+}
+
+impl Finding {
+    pub(crate) fn new(state: State, found: impl Into<String>) -> Self {
+        Self { state, found: found.into(), advice: Vec::new() }
+    }
+
+    pub(crate) fn ok(found: impl Into<String>) -> Self {
+        Self::new(State::Ok, found)
+    }
+
+    pub(crate) fn note(found: impl Into<String>) -> Self {
+        Self::new(State::Note, found)
+    }
+
+    pub(crate) fn warning(found: impl Into<String>) -> Self {
+        Self::new(State::Warning, found)
+    }
+
+    pub(crate) fn problem(found: impl Into<String>) -> Self {
+        Self::new(State::Problem, found)
+    }
+
+    /// Adds a line of advice.
+    pub(crate) fn advise(mut self, advice: impl Into<String>) -> Self {
+        self.advice.push(advice.into());
+        self
+    }
+
+    /// Adds another result to this one. The worse state of the two applies.
+    pub(crate) fn and(mut self, other: Self) -> Self {
+        self.state = self.state.max(other.state);
+        self.found = format!("{}; {}", self.found, other.found);
+        self.advice.extend(other.advice);
+        self
+    }
 }

@@ -2,9 +2,7 @@
 
 use std::collections::BTreeSet;
 
-use sqlx::Row;
-
-use crate::doctor::finding::Finding;
+use crate::doctor::report::Finding;
 use crate::doctor::session::Session;
 use pg_limiter::Schema;
 use pg_limiter::migrate::{Drift, MigrateError, Migrator, Part, functions, migrations};
@@ -33,7 +31,7 @@ pub(super) async fn tables(session: &mut Session) -> Result<BTreeSet<String>, sq
          WHERE n.nspname = {} AND c.relkind IN ('r', 'p') AND c.relname IN ({TABLES})",
         session.schema_literal()
     );
-    session.rows(&sql).await?.iter().map(|row| row.try_get(0)).collect()
+    Ok(session.rows::<(String,)>(&sql).await?.into_iter().map(|(name,)| name).collect())
 }
 
 fn migrate(schema: &Schema) -> String {
@@ -57,7 +55,7 @@ pub(super) async fn version(session: &mut Session, tables: &BTreeSet<String>) ->
         return Ok(Finding::note(found));
     }
     let sql = format!("SELECT coalesce(max(version), 0) FROM {}", session.table(HISTORY));
-    let version: i32 = session.row(&sql).await?.try_get(0)?;
+    let (version,): (i32,) = session.row(&sql).await?;
     let found = format!("the schema \"{schema}\" is at version {version}");
     let newest = migrations(&schema, Part::ALL).last().map_or(0, |migration| migration.version);
     Ok(if version < newest {
@@ -106,7 +104,7 @@ pub(super) async fn drift(
 
 async fn may_use(session: &mut Session) -> Result<bool, sqlx::Error> {
     let sql = format!("SELECT has_schema_privilege({}, 'USAGE')", session.schema_literal());
-    session.row(&sql).await?.try_get(0)
+    session.row(&sql).await.map(|(may,)| may)
 }
 
 /// `shipped` is the number of functions that belong to what is installed.
@@ -114,43 +112,38 @@ fn judge(session: &Session, drift: &[Drift], shipped: usize) -> Vec<(&'static st
     let list = |wanted: fn(&Drift) -> bool| -> Vec<String> {
         drift.iter().filter(|one| wanted(one)).map(ToString::to_string).collect()
     };
-    let finding = |problems: Vec<String>, advice: String, ok: String| {
-        if problems.is_empty() { Finding::ok(ok) } else { Finding::problem(problems.join("; ")).advise(advice) }
+    let finding = |check, problems: Vec<String>, advice: String, ok: String| match &problems[..] {
+        [] => (check, Finding::ok(ok)),
+        problems => (check, Finding::problem(problems.join("; ")).advise(advice)),
     };
     let of_functions = list(|one| one.is_repaired_by_migrate() && !matches!(one, Drift::MigrationMissing { .. }));
     let of_tables = list(|one| {
         matches!(one, Drift::ObjectMissing { .. } | Drift::ObjectChanged { .. } | Drift::MigrationChanged { .. })
     });
+    let migrate = migrate(&session.schema);
     let of_owners = list(|one| matches!(one, Drift::Untrusted(_) | Drift::Misowned { .. }));
     vec![
-        (
+        finding(
             "functions",
-            finding(
-                of_functions,
-                format!("{}: it creates or replaces them, and keeps their grants.", migrate(&session.schema)),
-                format!("all {shipped} functions are those of this release"),
-            ),
+            of_functions,
+            format!("{migrate}: it creates or replaces them, and keeps their grants."),
+            format!("all {shipped} functions are those of this release"),
         ),
-        (
+        finding(
             "tables",
-            finding(
-                of_tables,
-                "Restore them by hand (SET LOGGED, ALTER COLUMN .. TYPE): migrate does not change existing tables."
-                    .to_owned(),
-                "all tables, columns and indexes match the migrations".to_owned(),
-            ),
+            of_tables,
+            "Restore them by hand (SET LOGGED, ALTER COLUMN .. TYPE): migrate does not change existing tables."
+                .to_owned(),
+            "all tables, columns and indexes match the migrations".to_owned(),
         ),
-        (
+        finding(
             "owners",
-            finding(
-                of_owners,
-                format!(
-                    "{} --check: it prints the statements that give objects to their owner. Revoke CREATE on the schema from other \
-                     roles.",
-                    migrate(&session.schema)
-                ),
-                "all objects have one owner, and no other role can create objects in the schema".to_owned(),
+            of_owners,
+            format!(
+                "{migrate} --check: it prints the statements that give objects to their owner. Revoke CREATE on the schema from \
+                 other roles."
             ),
+            "all objects have one owner, and no other role can create objects in the schema".to_owned(),
         ),
         ("privileges", privileges(session, drift)),
     ]

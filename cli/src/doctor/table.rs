@@ -2,11 +2,8 @@
 
 use std::time::Duration;
 
-use sqlx::Row;
-
-use crate::doctor::finding::Finding;
-use crate::doctor::session::Session;
-use crate::doctor::settings::Settings;
+use crate::doctor::report::Finding;
+use crate::doctor::session::{Session, Settings};
 use crate::text::{age, grouped};
 
 /// Fewer dead rows than this are not reported.
@@ -29,15 +26,15 @@ pub(super) struct Table {
     in_place: i64,
     /// Seconds since the last vacuum.
     vacuumed: Option<f64>,
-    /// Indexes on columns that change.
-    in_the_way: Vec<String>,
+    /// Indexes on columns that change, separated by commas.
+    in_the_way: String,
 }
 
 impl Table {
     pub(super) async fn read(session: &mut Session, name: &str) -> Result<Self, sqlx::Error> {
         let sql = format!(
             "SELECT pg_table_size(c.oid), pg_indexes_size(c.oid), coalesce(array_to_string(c.reloptions, ','), ''), \
-               s.n_live_tup, s.n_dead_tup, s.n_tup_upd, s.n_tup_hot_upd, \
+               coalesce(s.n_live_tup, 0), coalesce(s.n_dead_tup, 0), coalesce(s.n_tup_upd, 0), coalesce(s.n_tup_hot_upd, 0), \
                date_part('epoch', clock_timestamp() - greatest(s.last_autovacuum, s.last_vacuum)), \
                coalesce((SELECT string_agg(i.indexrelid::regclass::text, ', ' ORDER BY i.indexrelid) \
                  FROM pg_index AS i WHERE i.indrelid = c.oid AND (i.indexprs IS NOT NULL OR i.indpred IS NOT NULL \
@@ -49,20 +46,9 @@ impl Table {
             session.schema_literal()
         );
         let row = session.row(&sql).await?;
-        let in_the_way: String = row.try_get(8)?;
-        let number = |index| Ok::<i64, sqlx::Error>(row.try_get::<Option<i64>, _>(index)?.unwrap_or_default());
-        Ok(Self {
-            name: session.table(name),
-            bytes: row.try_get(0)?,
-            index_bytes: row.try_get(1)?,
-            options: row.try_get(2)?,
-            live: number(3)?,
-            dead: number(4)?,
-            updates: number(5)?,
-            in_place: number(6)?,
-            vacuumed: row.try_get(7)?,
-            in_the_way: in_the_way.split(", ").filter(|name| !name.is_empty()).map(str::to_owned).collect(),
-        })
+        let (bytes, index_bytes, options, live, dead, updates, in_place, vacuumed, in_the_way) = row;
+        let name = session.table(name);
+        Ok(Self { name, bytes, index_bytes, options, live, dead, updates, in_place, vacuumed, in_the_way })
     }
 
     fn option(&self, name: &str) -> Option<&str> {
@@ -126,7 +112,7 @@ impl Table {
             ),
         };
         if !self.in_the_way.is_empty() {
-            let indexes = self.in_the_way.join(", ");
+            let indexes = &self.in_the_way;
             return Finding::warning(format!("{found}; updates in place are prevented by {indexes}")).advise(format!(
                 "DROP INDEX {indexes}; -- each decision also writes to an index on a column that changes"
             ));
@@ -172,7 +158,7 @@ pub(super) fn length(seconds: f64) -> Duration {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::doctor::finding::State::{self, Note, Ok, Warning};
+    use crate::doctor::report::State::{self, Note, Ok, Warning};
 
     fn table() -> Table {
         Table {
@@ -185,7 +171,7 @@ mod tests {
             updates: 0,
             in_place: 0,
             vacuumed: None,
-            in_the_way: Vec::new(),
+            in_the_way: String::new(),
         }
     }
 

@@ -2,9 +2,7 @@
 
 use std::time::Duration;
 
-use sqlx::Row;
-
-use crate::doctor::finding::Finding;
+use crate::doctor::report::Finding;
 use crate::doctor::session::Session;
 use crate::doctor::table::{count, length};
 use crate::text::{age, one_line};
@@ -25,6 +23,9 @@ struct Open {
     idle: bool,
     holds_rows: bool,
 }
+
+/// A row: the kind, the name, the role, the application, the state, the age in seconds and in transactions, and `holds_rows`.
+type Found = (String, String, Option<String>, String, String, Option<f64>, i64, bool);
 
 pub(super) async fn check(session: &mut Session, longest: Duration, piles_up: bool) -> Result<Finding, sqlx::Error> {
     let sql = format!(
@@ -51,9 +52,7 @@ pub(super) async fn check(session: &mut Session, longest: Duration, piles_up: bo
     );
     let mut open = Vec::new();
     for row in session.rows(&sql).await? {
-        let (kind, name): (String, String) = (row.try_get(0)?, row.try_get(1)?);
-        let (role, application): (Option<String>, String) = (row.try_get(2)?, row.try_get(3)?);
-        let state: String = row.try_get(4)?;
+        let (kind, name, role, application, state, seconds, since, holds_rows): Found = row;
         let role = role.unwrap_or_default();
         let (who, end) = match kind.as_str() {
             "session" => {
@@ -73,10 +72,10 @@ pub(super) async fn check(session: &mut Session, longest: Duration, piles_up: bo
         open.push(Open {
             who: one_line(&who),
             end: one_line(&end),
-            seconds: row.try_get(5)?,
-            since: row.try_get(6)?,
+            seconds,
+            since,
             idle: state.starts_with("idle in transaction"),
-            holds_rows: row.try_get(7)?,
+            holds_rows,
         });
     }
     Ok(judge(&open, longest, piles_up))
@@ -123,7 +122,7 @@ fn judge(open: &[Open], longest: Duration, piles_up: bool) -> Finding {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::doctor::finding::State::{Ok, Warning};
+    use crate::doctor::report::State::{Ok, Warning};
 
     fn open(seconds: Option<f64>, since: i64) -> Open {
         let (who, end) = ("pid 7".to_owned(), "end".to_owned());

@@ -1,10 +1,8 @@
 //! `exec`: runs a command while it holds slots of a concurrency limit.
 
-mod acquire;
 mod args;
 mod exec;
 mod once;
-mod outcome;
 mod processes;
 #[cfg(unix)]
 mod terminal;

@@ -3,25 +3,8 @@
 use std::time::Duration;
 
 use crate::error::CliError;
-use crate::exec::args::ExecArgs;
-use crate::length::parse_length;
-use pg_limiter::{Calendar, Call, Error, InvalidLimit, Item, LeaseId, Limit, Limiter, Limits};
-
-/// The window of a job.
-#[derive(Clone, Copy, Debug)]
-pub(super) enum Every {
-    Calendar(Calendar),
-    Length(Duration),
-}
-
-pub(super) fn parse_every(text: &str) -> Result<Every, String> {
-    if let Ok(calendar) = text.parse() {
-        return Ok(Every::Calendar(calendar));
-    }
-    parse_length(text).map(Every::Length).map_err(|error| {
-        format!("{error}; or use a whole number of hours, days, weeks, months or years, such as \"1 day\"")
-    })
-}
+use crate::exec::args::{Every, ExecArgs};
+use pg_limiter::{Call, Error, InvalidLimit, Item, LeaseId, Limit, Limiter, Limits};
 
 /// The name of the limit whose token a run keeps unless it fails.
 pub(super) fn run_name(args: &ExecArgs) -> String {

@@ -2,8 +2,7 @@
 
 use std::time::{Duration, Instant};
 
-use crate::exec::args::{ExecArgs, OnLost};
-use crate::exec::outcome::{Failure, Outcome};
+use crate::exec::args::{ExecArgs, Failure, OnLost, Outcome};
 use crate::exec::processes::Processes;
 use crate::output;
 use crate::signals::Signals;

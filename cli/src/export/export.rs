@@ -1,26 +1,25 @@
 use std::io::{self, IsTerminal};
+use std::path::PathBuf;
 use std::process::ExitCode;
 use std::time::SystemTime;
 
-use sqlx::{Connection, PgConnection, Row as _};
+use clap::Args;
+use sqlx::{Connection, PgConnection};
 
 use crate::database::Database;
 use crate::error::CliError;
-use crate::export::args::ExportArgs;
-use crate::export::pages::Pages;
-use crate::export::row::Row;
-use crate::export::writer::Writer;
-use crate::progress::Progress;
+use crate::export::row::{Format, Pages, Row, Writer, now};
+use crate::input;
+use crate::output::{self, Progress};
 use crate::replay::moment;
 use crate::text::{escaped, grouped};
-use crate::{input, output};
 use pg_limiter::{CallAt, Error, Item, Op, TransactionLimiter};
 
 pub(crate) async fn run(args: ExportArgs, database: Database) -> Result<ExitCode, CliError> {
     let limits = args.limits.as_deref().map(input::read_limits).transpose()?;
     let running = database.named()?;
     let mut conn = running.connect().await?;
-    let schema = running.schema().clone();
+    let schema = running.schema.clone();
     let mut asked: Vec<Option<&str>> = args.limit.iter().map(|name| Some(name.as_str())).collect();
     asked.sort_unstable();
     asked.dedup();
@@ -34,7 +33,7 @@ pub(crate) async fn run(args: ExportArgs, database: Database) -> Result<ExitCode
     let refused = |error| CliError::refused(error, &schema, &["rate_limits"]);
     // All pages read one snapshot. READ ONLY makes this work on a standby, too.
     sqlx::raw_sql("BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY").execute(&mut conn).await?;
-    let moment = now(&mut conn).await?;
+    let moment = moment(now(&mut conn).await?);
     let rate_limits = limits.map(|limits| TransactionLimiter::in_schema(limits, schema.clone()));
     let open = || Writer::open(args.output.as_deref(), args.format, rate_limits.is_some(), args.no_formulas);
     let mut writer = None;
@@ -42,7 +41,7 @@ pub(crate) async fn run(args: ExportArgs, database: Database) -> Result<ExitCode
     let mut without_rows = Vec::new();
     for limit in asked {
         let before = written;
-        let mut pages = Pages::new(&schema, limit, args.key.as_deref());
+        let mut pages = Pages { schema: &schema, limit, key: args.key.as_deref(), last: None };
         loop {
             let mut rows =
                 pages.next(&mut conn).await.map_err(|error| refused(Error::from_sql(error, schema.name())))?;
@@ -94,12 +93,6 @@ fn without(limit: Option<&str>, of_a_key: bool) -> String {
     }
 }
 
-/// Reads the database's clock.
-async fn now(conn: &mut PgConnection) -> Result<SystemTime, sqlx::Error> {
-    let sql = "SELECT (date_part('epoch', clock_timestamp()) * 1000000)::bigint";
-    Ok(moment(sqlx::query(sql).persistent(false).fetch_one(conn).await?.try_get(0)?))
-}
-
 /// Adds the balance, as `peek` returns it, to the first row of each bucket.
 async fn add_balances(
     rows: &mut [Row],
@@ -115,4 +108,30 @@ async fn add_balances(
         row.balance = decision.ok().map(|decision| decision.remaining());
     }
     Ok(())
+}
+
+#[derive(Args, Debug)]
+pub(crate) struct ExportArgs {
+    /// Output format
+    #[arg(long, value_enum, value_name = "FORMAT", default_value = "json")]
+    pub(super) format: Format,
+    /// Exit with 1 if no row matches, or none for one of the given limits; if no row matches at all, no file is written
+    #[arg(long)]
+    pub(super) must_exist: bool,
+    /// Write to this file instead of standard output
+    #[arg(long, value_name = "FILE")]
+    pub(super) output: Option<PathBuf>,
+    /// Export only this limit; repeat for several limits
+    #[arg(long, value_name = "NAME")]
+    pub(super) limit: Vec<String>,
+    /// Export only this key, given as it is stored
+    #[arg(long, value_name = "KEY")]
+    pub(super) key: Option<String>,
+    /// Add the balance of each bucket at the moment of the export, for the limits that this file defines: TOML, or JSON
+    /// if its name ends in .json; `-` is standard input
+    #[arg(long, value_name = "FILE")]
+    pub(super) limits: Option<PathBuf>,
+    /// For CSV that is opened in a spreadsheet: put a ' before names and keys that could be read as formulas
+    #[arg(long)]
+    pub(super) no_formulas: bool,
 }

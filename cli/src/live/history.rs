@@ -19,10 +19,6 @@ pub(super) struct History {
 }
 
 impl History {
-    pub(super) const fn new() -> Self {
-        Self { last: 0, amounts: VecDeque::new(), recent: VecDeque::new() }
-    }
-
     /// Adds an amount at a time. Times before the last bin count in the last bin.
     pub(super) fn add(&mut self, at: i64, amount: f64) {
         if amount > 0.0 {

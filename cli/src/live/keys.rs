@@ -7,9 +7,11 @@ use serde::Serialize;
 use sqlx::AssertSqlSafe;
 
 use crate::error::CliError;
+use crate::export;
 use crate::live::bucket::BucketView;
 use crate::live::live::Live;
 use crate::live::sample;
+use crate::plot::balance_line;
 use crate::replay::moment;
 use crate::stored::{ExactArgs, Forms};
 use pg_limiter::{CallAt, Item, KeySecret, Kind, Op};
@@ -55,7 +57,7 @@ impl Live {
     ) -> Result<(i64, Vec<KeyBucket>), CliError> {
         let mut tx = self.begin().await?;
         let failed = |error| self.failed(error);
-        let now = sample::now(&mut tx).await.map_err(failed)?;
+        let now = export::now(&mut tx).await.map_err(failed)?;
         let names = sample::names(&mut tx, &self.schema).await.map_err(failed)?;
         let hashed: Vec<(&str, String)> = names
             .iter()
@@ -100,10 +102,6 @@ impl Live {
         let calls = times.iter().map(|at| CallAt::new(moment(*at), Op::Check, item().count(0)));
         let calls: Vec<CallAt> = std::iter::once(CallAt::new(moment(now), Op::Check, item())).chain(calls).collect();
         let mut tx = self.begin().await?;
-        let is_stepped = self
-            .limits
-            .get(&bucket.name)
-            .is_some_and(|limit| matches!(limit.kind(), Kind::FixedWindow | Kind::CalendarWindow | Kind::Concurrency));
         let mut decisions = self.rate_limits.decide_at(&mut tx, &calls).await?.into_iter();
         let one = decisions.next().and_then(Result::ok);
         let points: Vec<(i64, f64)> = times
@@ -111,7 +109,10 @@ impl Live {
             .zip(decisions)
             .filter_map(|(at, decision)| Some((at, decision.ok()?.remaining())))
             .collect();
-        let points = if is_stepped { steps(points) } else { points };
+        let points = match self.limits.get(&bucket.name) {
+            Some(limit) => balance_line(points, limit.kind()),
+            None => points,
+        };
         let Some((at, first)) = points.first().copied() else { return Ok(None) };
         let wait = one.and_then(|decision| decision.retry_after());
         Ok(Some(Balance { at, now: first, capacity, wait, curve: Curve(points) }))
@@ -142,14 +143,4 @@ impl Live {
         let rows = sqlx::query_as(AssertSqlSafe(sql)).bind(names).bind(prefix).bind(i64::from(most)).persistent(false);
         rows.fetch_all(&mut *tx).await.map_err(|error| self.failed(error))
     }
-}
-
-/// A balance that stays the same until the next point.
-fn steps(points: Vec<(i64, f64)>) -> Vec<(i64, f64)> {
-    let mut steps: Vec<(i64, f64)> = Vec::with_capacity(2 * points.len());
-    for (at, value) in points {
-        steps.extend(steps.last().map(|(_, before)| (at, *before)));
-        steps.push((at, value));
-    }
-    steps
 }

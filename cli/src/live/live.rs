@@ -2,17 +2,20 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use sqlx::postgres::{PgConnectOptions, PgPoolOptions};
-use sqlx::{PgPool, Postgres, Transaction};
+use sqlx::{Connection, PgConnection, PgPool, Postgres, Transaction};
 use tokio::sync::{Mutex, watch};
 
 use crate::error::CliError;
-use crate::live::reader;
 use crate::live::sampler::Sampler;
 use crate::live::view::Snapshot;
-use pg_limiter::{Limits, Schema, TransactionLimiter};
+use pg_limiter::{Error, Limits, Schema, TransactionLimiter};
 
 const CONNECTIONS: u32 = 4;
 const PATIENCE: Duration = Duration::from_secs(3);
+const TO_CONNECT: Duration = Duration::from_secs(1);
+/// A statement that takes longer fails. The planner must not choose a scan of a whole table.
+const BOUNDS: &str = "SET LOCAL statement_timeout = '5s'; SET LOCAL lock_timeout = '1s'; SET LOCAL jit = off; \
+                      SET LOCAL enable_seqscan = off; SET LOCAL enable_hashjoin = off; SET LOCAL enable_mergejoin = off";
 
 /// The pause after reading. A slow database is read less often, and a lost one is tried again soon.
 pub(crate) fn pause(interval: Duration, begin: Instant, failed: bool) -> Duration {
@@ -110,11 +113,27 @@ impl Live {
         self.pool.close().await;
     }
 
+    /// Begins a transaction that reads one state of the database for a short time, and cannot write.
     pub(super) async fn begin(&self) -> Result<Transaction<'static, Postgres>, CliError> {
-        reader::begin(&self.pool, &self.schema).await
+        let begun = async {
+            let mut tx = self.pool.begin_with("BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY").await?;
+            sqlx::raw_sql(BOUNDS).execute(&mut *tx).await?;
+            Ok(tx)
+        };
+        match begun.await {
+            Ok(tx) => Ok(tx),
+            // The pool does not say why it has no connection.
+            Err(sqlx::Error::PoolTimedOut) => {
+                let connecting = PgConnection::connect_with(&self.options);
+                let connected = tokio::time::timeout(TO_CONNECT, connecting).await;
+                Err(self.failed(connected.ok().and_then(Result::err).unwrap_or(sqlx::Error::PoolTimedOut)))
+            }
+            Err(error) => Err(self.failed(error)),
+        }
     }
 
     pub(super) fn failed(&self, error: sqlx::Error) -> CliError {
-        reader::failed(error, &self.schema)
+        let error = Error::from_sql(error, self.schema.name());
+        CliError::refused(error, &self.schema, &["rate_limits", "jobs", "groups"])
     }
 }

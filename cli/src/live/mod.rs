@@ -7,17 +7,16 @@ mod history;
 mod keys;
 mod live;
 mod queues;
-mod reader;
 mod sample;
 mod sampler;
 mod taken;
 #[cfg(test)]
-mod tests;
+pub(crate) mod tests;
 mod view;
 
 pub(crate) use bucket::{BucketView, Meaning};
 pub(crate) use health::{Health, TableSize};
 pub(crate) use keys::{Balance, KeyBucket};
 pub(crate) use live::{Live, Seen, pause};
-pub(crate) use queues::{GroupView, JobQuery, JobView, QueueView, ReservedView};
+pub(crate) use queues::{GroupView, JobView, QueueView, ReservedView};
 pub(crate) use view::{Counted, Coverage, Filter, How, KeyView, LimitView, Snapshot};

@@ -5,8 +5,8 @@ use sqlx::postgres::PgRow;
 use sqlx::{AssertSqlSafe, Row as _};
 
 use crate::error::CliError;
+use crate::export::now;
 use crate::live::live::Live;
-use crate::live::sample;
 use crate::live::view::Counted;
 use pg_limiter::queue::JobState;
 
@@ -76,20 +76,11 @@ pub(crate) struct JobView {
     pub(crate) reserved: Vec<ReservedView>,
 }
 
-/// Which jobs to list.
-#[derive(Clone, Debug)]
-pub(crate) struct JobQuery {
-    pub(crate) queue: String,
-    pub(crate) state: JobState,
-    pub(crate) skip: u32,
-    pub(crate) most: u32,
-}
-
 impl Live {
     /// The database's clock, in microseconds since the Unix epoch.
     pub(crate) async fn now(&self) -> Result<i64, CliError> {
         let mut tx = self.begin().await?;
-        sample::now(&mut tx).await.map_err(|error| self.failed(error))
+        now(&mut tx).await.map_err(|error| self.failed(error))
     }
 
     /// All queues that have jobs; none if the queue is not installed.
@@ -178,37 +169,38 @@ impl Live {
             next("$2::text IS NULL OR j.key > $2"),
             next("j.key > k.key")
         );
-        let read = |row: &PgRow| {
-            let count = |index: usize| {
-                Ok::<_, sqlx::Error>(Counted::up_to(COUNTED, row.try_get::<i64, _>(index)?.unsigned_abs()))
-            };
-            let (limit, key): (Option<String>, Option<String>) = (row.try_get(5)?, row.try_get(6)?);
-            Ok(GroupView {
-                queue: queue.to_owned(),
-                group: row.try_get(0)?,
-                scheduled: count(1)?,
-                available: count(2)?,
-                next_start: row.try_get(3)?,
-                lag: row.try_get(4)?,
-                waits_for: limit.map(|limit| (limit, key.unwrap_or_default())),
-            })
+        type Columns = (String, i64, i64, Option<i64>, Option<i64>, Option<String>, Option<String>);
+        let view = |(group, scheduled, available, next_start, lag, limit, key): Columns| GroupView {
+            queue: queue.to_owned(),
+            group,
+            scheduled: Counted::up_to(COUNTED, scheduled.unsigned_abs()),
+            available: Counted::up_to(COUNTED, available.unsigned_abs()),
+            next_start,
+            lag,
+            waits_for: limit.map(|limit| (limit, key.unwrap_or_default())),
         };
         let mut tx = self.begin().await?;
-        let rows = sqlx::query(AssertSqlSafe(sql)).bind(queue).bind(after).persistent(false).fetch_all(&mut *tx).await;
-        rows.and_then(|rows| rows.iter().map(read).collect()).map_err(|error| self.failed(error))
+        let query = sqlx::query_as(AssertSqlSafe(sql)).bind(queue).bind(after).persistent(false);
+        let groups = query.fetch_all(&mut *tx).await.map_err(|error| self.failed(error))?;
+        Ok(groups.into_iter().map(view).collect())
     }
 
-    /// The jobs of a queue in one state: those that run next, or ended last, first.
-    pub(crate) async fn jobs(&self, query: &JobQuery) -> Result<Vec<JobView>, CliError> {
-        let JobQuery { queue, state, skip, most } = query;
-        let (source, order) = index_of(*state);
+    /// The jobs of a queue in one state, without the first `skip`: those that run next, or ended last, first.
+    pub(crate) async fn jobs(
+        &self,
+        queue: &str,
+        state: JobState,
+        skip: u32,
+        most: u32,
+    ) -> Result<Vec<JobView>, CliError> {
+        let (source, order) = index_of(state);
         let sql = format!(
             "SELECT {JOB} FROM {}.jobs AS j WHERE j.queue = $1 AND {source} AND j.state = '{state}' \
              ORDER BY {order} LIMIT $2 OFFSET $3",
             self.schema.quoted()
         );
         let mut tx = self.begin().await?;
-        let rows = sqlx::query(AssertSqlSafe(sql)).bind(queue).bind(i64::from(*most)).bind(i64::from(*skip));
+        let rows = sqlx::query(AssertSqlSafe(sql)).bind(queue).bind(i64::from(most)).bind(i64::from(skip));
         let rows = rows.persistent(false).fetch_all(&mut *tx).await;
         rows.and_then(|rows| rows.iter().map(read_job).collect()).map_err(|error| self.failed(error))
     }

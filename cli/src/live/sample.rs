@@ -1,8 +1,8 @@
 //! Reads the rows of a small table, or a sample of a large one.
 
-use sqlx::{AssertSqlSafe, PgConnection, Row as _};
+use sqlx::{AssertSqlSafe, PgConnection};
 
-use crate::export::{COLUMNS, Row};
+use crate::export::{CLOCK, COLUMNS, Row};
 use crate::live::view::{Counted, How};
 use pg_limiter::Schema;
 
@@ -16,8 +16,6 @@ const SAMPLE_PAGES: i64 = 256;
 const COUNTED_KEYS: u64 = 10_000;
 /// The most limits that are listed.
 pub(super) const NAMES: usize = 500;
-
-const CLOCK: &str = "(date_part('epoch', clock_timestamp()) * 1000000)::bigint";
 
 /// The rows that were read at once.
 pub(super) struct Sample {
@@ -37,10 +35,6 @@ impl Sample {
     }
 }
 
-pub(super) async fn now(conn: &mut PgConnection) -> Result<i64, sqlx::Error> {
-    sqlx::query(AssertSqlSafe(format!("SELECT {CLOCK}"))).persistent(false).fetch_one(conn).await?.try_get(0)
-}
-
 /// Reads the whole table, or pages of it. The same `seed` reads the same pages, as long as the table does not grow.
 pub(super) async fn read(conn: &mut PgConnection, schema: &Schema, seed: u64) -> Result<Sample, sqlx::Error> {
     let table = format!("{}.rate_limits", schema.quoted());
@@ -48,23 +42,17 @@ pub(super) async fn read(conn: &mut PgConnection, schema: &Schema, seed: u64) ->
         "SELECT {CLOCK}, pg_relation_size($1::regclass) / current_setting('block_size')::bigint, \
            (SELECT c.reltuples::double precision FROM pg_class AS c WHERE c.oid = $1::regclass)"
     );
-    let row = sqlx::query(AssertSqlSafe(sql)).bind(&table).persistent(false).fetch_one(&mut *conn).await?;
-    let (at, pages, tuples): (i64, i64, f64) = (row.try_get(0)?, row.try_get(1)?, row.try_get(2)?);
+    let query = sqlx::query_as(AssertSqlSafe(sql)).bind(&table).persistent(false);
+    let (at, pages, tuples): (i64, i64, f64) = query.fetch_one(&mut *conn).await?;
     if pages <= WHOLE_PAGES && tuples <= WHOLE as f64 {
         // The one scan, of a small table. LIMIT bounds it if the statistics are old.
         sqlx::raw_sql("SET LOCAL enable_seqscan = on").execute(&mut *conn).await?;
         let sql = format!("SELECT {COLUMNS} FROM {table} LIMIT {}", WHOLE + 1);
-        let rows = sqlx::query(AssertSqlSafe(sql)).persistent(false).fetch_all(&mut *conn).await?;
+        let rows: Vec<Row> = sqlx::query_as(AssertSqlSafe(sql)).persistent(false).fetch_all(&mut *conn).await?;
         sqlx::raw_sql("SET LOCAL enable_seqscan = off").execute(&mut *conn).await?;
         if rows.len() as i64 <= WHOLE {
-            let rows = rows.iter().map(Row::read).collect::<Result<_, _>>()?;
-            return Ok(Sample {
-                at,
-                rows,
-                share: 1.0,
-                pages: pages.unsigned_abs(),
-                sampled_pages: pages.unsigned_abs(),
-            });
+            let pages = pages.unsigned_abs();
+            return Ok(Sample { at, rows, share: 1.0, pages, sampled_pages: pages });
         }
     }
     let share = (SAMPLE_PAGES as f64 / pages.max(1) as f64).min(1.0);
@@ -72,8 +60,7 @@ pub(super) async fn read(conn: &mut PgConnection, schema: &Schema, seed: u64) ->
         "SELECT {COLUMNS} FROM {table} TABLESAMPLE SYSTEM ({}) REPEATABLE ({seed}) LIMIT {WHOLE}",
         share * 100.0
     );
-    let rows = sqlx::query(AssertSqlSafe(sql)).persistent(false).fetch_all(conn).await?;
-    let rows = rows.iter().map(Row::read).collect::<Result<_, _>>()?;
+    let rows = sqlx::query_as(AssertSqlSafe(sql)).persistent(false).fetch_all(conn).await?;
     // Less than 1, because the rows are a sample even if it happens to have all pages.
     let share = share.min(0.999_999);
     let sampled_pages = pages.min(SAMPLE_PAGES).unsigned_abs();
@@ -95,8 +82,7 @@ pub(super) async fn rows_of(
         schema.quoted()
     );
     let (names, keys): (Vec<&str>, Vec<&str>) = buckets.iter().copied().unzip();
-    let rows = sqlx::query(AssertSqlSafe(sql)).bind(names).bind(keys).persistent(false).fetch_all(conn).await?;
-    rows.iter().map(Row::read).collect()
+    sqlx::query_as(AssertSqlSafe(sql)).bind(names).bind(keys).persistent(false).fetch_all(conn).await
 }
 
 /// The names of the limits that have rows, one look-up in the primary key for each. One more than [`NAMES`] if there are more.
@@ -126,12 +112,9 @@ pub(super) async fn count_keys(
         schema.quoted(),
         COUNTED_KEYS + 1
     );
-    let rows = sqlx::query(AssertSqlSafe(sql)).bind(names).persistent(false).fetch_all(conn).await?;
-    let read = |row: &sqlx::postgres::PgRow| {
-        let keys: i64 = row.try_get(1)?;
-        Ok((row.try_get(0)?, Counted::up_to(COUNTED_KEYS, keys.unsigned_abs())))
-    };
-    rows.iter().map(read).collect()
+    let counts = sqlx::query_as(AssertSqlSafe(sql)).bind(names).persistent(false).fetch_all(conn).await?;
+    let counted = |(name, keys): (String, i64)| (name, Counted::up_to(COUNTED_KEYS, keys.unsigned_abs()));
+    Ok(counts.into_iter().map(counted).collect())
 }
 
 /// The larger of a bounded count and an estimate from the sample.

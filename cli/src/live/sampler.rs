@@ -11,7 +11,7 @@ use crate::live::sample::{self, NAMES, Sample};
 use crate::live::taken::Refill;
 use crate::live::view::{Counted, Coverage, How, KeyView, LimitView, Snapshot, UnusedLimit};
 use crate::replay::moment;
-use pg_limiter::{CallAt, Item, Kind, Limits, Op};
+use pg_limiter::{CallAt, Item, Kind, Limit, Limits, Op};
 
 /// Keys of a limit that are listed: the busiest, and the emptiest.
 const LISTED: usize = 10;
@@ -28,7 +28,7 @@ const ASKED_FOR: i64 = 300_000_000;
 
 type Bucket = (String, String);
 
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub(super) struct Sampler {
     limits: Limits,
     samples: u64,
@@ -68,19 +68,7 @@ struct OfLimit {
 
 impl Sampler {
     pub(super) fn new(limits: Limits) -> Self {
-        Self {
-            limits,
-            samples: 0,
-            at: 0,
-            began: None,
-            recent: VecDeque::new(),
-            buckets: HashMap::new(),
-            of_limits: BTreeMap::new(),
-            asked: HashMap::new(),
-            counted_at: 0,
-            counted: Vec::new(),
-            is_cut: false,
-        }
+        Self { limits, ..Self::default() }
     }
 
     pub(super) fn watch(&mut self, name: &str, key: &str) {
@@ -97,26 +85,22 @@ impl Sampler {
     pub(super) async fn sample(&mut self, live: &Live) -> Result<Snapshot, CliError> {
         // Two samples with the same seed read the same pages, so that they can be compared.
         let seed = self.samples / 2;
-        let watched = self.buckets.iter().filter(|(_, tracked)| tracked.is_watched).map(|(bucket, _)| bucket);
-        let asked =
-            self.asked.keys().filter(|bucket| !self.buckets.get(*bucket).is_some_and(|tracked| tracked.is_watched));
-        let watched: Vec<(&str, &str)> =
-            watched.chain(asked).map(|(name, key)| (name.as_str(), key.as_str())).collect();
+        let is_watched = |bucket: &&Bucket| self.buckets.get(*bucket).is_some_and(|tracked| tracked.is_watched);
+        let asked = self.asked.keys().filter(|bucket| !is_watched(bucket));
+        let watched = self.buckets.keys().filter(is_watched).chain(asked);
+        let watched: Vec<(&str, &str)> = watched.map(|(name, key)| (name.as_str(), key.as_str())).collect();
         let (sample, watched_rows) = {
+            let failed = |error| live.failed(error);
             let mut tx = live.begin().await?;
-            let sample = sample::read(&mut tx, &live.schema, seed).await.map_err(|error| live.failed(error))?;
-            let watched_rows = if sample.is_whole() {
-                Vec::new()
-            } else {
-                sample::rows_of(&mut tx, &live.schema, &watched).await.map_err(|error| live.failed(error))?
-            };
+            let sample = sample::read(&mut tx, &live.schema, seed).await.map_err(failed)?;
+            let watched = if sample.is_whole() { &[][..] } else { &watched };
+            let watched_rows = sample::rows_of(&mut tx, &live.schema, watched).await.map_err(failed)?;
             let is_old = sample.at - self.counted_at > COUNTED_FOR || self.has_new_name(&sample);
             if !sample.is_whole() && is_old {
-                let mut names = sample::names(&mut tx, &live.schema).await.map_err(|error| live.failed(error))?;
+                let mut names = sample::names(&mut tx, &live.schema).await.map_err(failed)?;
                 self.is_cut = names.len() > NAMES;
                 names.truncate(NAMES);
-                self.counted =
-                    sample::count_keys(&mut tx, &live.schema, &names).await.map_err(|error| live.failed(error))?;
+                self.counted = sample::count_keys(&mut tx, &live.schema, &names).await.map_err(failed)?;
                 self.counted_at = sample.at;
             }
             (sample, watched_rows)
@@ -152,11 +136,7 @@ impl Sampler {
             let bucket = (name.to_owned(), key.to_owned());
             let taken = self.taken(&bucket, &rows);
             self.of_limit(name).taken.add(at, taken);
-            let tracked = self.buckets.entry(bucket).or_default();
-            (tracked.rows, tracked.at) = (rows, at);
-            if taken > 0.0 {
-                tracked.taken.add(at, taken);
-            }
+            self.track(bucket, rows, at, taken);
         }
         self.is_cut = counts.len() > NAMES;
         self.counted =
@@ -174,11 +154,7 @@ impl Sampler {
             let bucket = (name.to_owned(), key.to_owned());
             let taken = if self.buckets.contains_key(&bucket) { self.taken(&bucket, &rows) } else { 0.0 };
             *known.entry(name.to_owned()).or_default() += taken;
-            let tracked = self.buckets.entry(bucket).or_default();
-            (tracked.rows, tracked.at) = (rows, at);
-            if taken > 0.0 {
-                tracked.taken.add(at, taken);
-            }
+            self.track(bucket, rows, at, taken);
         }
         for (name, key, rows) in buckets(&sample.rows) {
             let (keys, taken_rest) = in_sample.entry(name).or_default();
@@ -188,15 +164,10 @@ impl Sampler {
             if before.is_some_and(|tracked| tracked.at == at) {
                 continue;
             }
-            let was_seen = before.is_some();
             // A new bucket of the sample was not new in the table.
-            let taken = if was_seen { self.taken(&bucket, &rows) } else { 0.0 };
+            let taken = if before.is_some() { self.taken(&bucket, &rows) } else { 0.0 };
             *taken_rest += taken;
-            let tracked = self.buckets.entry(bucket).or_default();
-            (tracked.rows, tracked.at) = (rows, at);
-            if taken > 0.0 {
-                tracked.taken.add(at, taken);
-            }
+            self.track(bucket, rows, at, taken);
         }
         let is_second = self.samples.is_multiple_of(2);
         let names: Vec<String> =
@@ -239,6 +210,15 @@ impl Sampler {
         });
     }
 
+    /// Keeps the rows of a bucket for the next sample.
+    fn track(&mut self, bucket: Bucket, rows: Vec<Row>, at: i64, taken: f64) {
+        let tracked = self.buckets.entry(bucket).or_default();
+        (tracked.rows, tracked.at) = (rows, at);
+        if taken > 0.0 {
+            tracked.taken.add(at, taken);
+        }
+    }
+
     /// The tokens that were taken from a bucket since the sample before.
     fn taken(&mut self, bucket: &Bucket, rows: &[Row]) -> f64 {
         if self.samples <= 1 {
@@ -246,7 +226,7 @@ impl Sampler {
         }
         let before = self.buckets.get(bucket).map_or(&[][..], |tracked| &tracked.rows);
         let limit = self.limits.get(&bucket.0);
-        let of_limit = self.of_limits.entry(bucket.0.clone()).or_insert_with(|| OfLimit::new(Refill::new(limit)));
+        let of_limit = self.of_limits.entry(bucket.0.clone()).or_insert_with(|| OfLimit::new(limit));
         let of_row = |row: &Row| {
             let before = before.iter().find(|before| before.shard == row.shard && before.shards == row.shards);
             of_limit.refill.taken(before, row)
@@ -255,13 +235,9 @@ impl Sampler {
         if taken > 1e-6 { taken } else { 0.0 }
     }
 
-    fn watched(&self) -> u64 {
-        self.buckets.values().filter(|tracked| tracked.is_watched).count() as u64
-    }
-
     fn of_limit(&mut self, name: &str) -> &mut OfLimit {
-        let refill = || Refill::new(self.limits.get(name));
-        self.of_limits.entry(name.to_owned()).or_insert_with(|| OfLimit::new(refill()))
+        let limit = self.limits.get(name);
+        self.of_limits.entry(name.to_owned()).or_insert_with(|| OfLimit::new(limit))
     }
 
     fn snapshot(&mut self, sample: &Sample) -> Snapshot {
@@ -290,11 +266,8 @@ impl Sampler {
             let shards = keys.iter().map(|(_, bucket)| bucket.shards.len()).max().unwrap_or_default();
             keys.sort_by(|a, b| b.1.emptiness(at).total_cmp(&a.1.emptiness(at)).then_with(|| a.1.key.cmp(&b.1.key)));
             let is_asked = |key: &BucketView| self.asked.contains_key(&(key.name.clone(), key.key.clone()));
-            let asked = if self.asked.is_empty() {
-                Vec::new()
-            } else {
-                keys.iter().filter(|(_, bucket)| is_asked(bucket)).map(view).collect()
-            };
+            let asked =
+                keys.iter().filter(|(_, bucket)| !self.asked.is_empty() && is_asked(bucket)).map(view).collect();
             let not_full = keys.iter().filter(|(_, bucket)| !bucket.is_full(at));
             let emptiest = not_full.take(LISTED).map(view).collect();
             let is_busy = |tracked: &Tracked| !tracked.taken.is_over(at);
@@ -329,8 +302,8 @@ impl Sampler {
             coverage: if sample.is_whole() {
                 Coverage::Whole { rows: sample.rows.len() as u64 }
             } else {
-                let (pages, of_pages, watched) = (sample.sampled_pages, sample.pages, self.watched());
-                Coverage::Sampled { pages, of_pages, watched }
+                let watched = self.buckets.values().filter(|tracked| tracked.is_watched).count() as u64;
+                Coverage::Sampled { pages: sample.sampled_pages, of_pages: sample.pages, watched }
             },
             unused: unused
                 .map(|(name, limit)| UnusedLimit { name: name.to_owned(), limit: limit.to_string() })
@@ -343,12 +316,10 @@ impl Sampler {
 }
 
 impl OfLimit {
-    const fn new(refill: Refill) -> Self {
-        Self { refill, taken: EMPTY, unwatched: 0.0, keys: 0.0 }
+    fn new(limit: Option<&Limit>) -> Self {
+        Self { refill: Refill::new(limit), taken: History::default(), unwatched: 0.0, keys: 0.0 }
     }
 }
-
-const EMPTY: History = History::new();
 
 /// How busy a key is: its present rate counts most, then its last minute, then its last ten minutes.
 fn busyness(taken: &History, since: i64, at: i64) -> f64 {
@@ -356,18 +327,15 @@ fn busyness(taken: &History, since: i64, at: i64) -> f64 {
 }
 
 /// The rows of each bucket.
-fn buckets(rows: &[Row]) -> Vec<(&str, &str, Vec<Row>)> {
+fn buckets<'r>(rows: &'r [Row]) -> Vec<(&'r str, &'r str, Vec<Row>)> {
     let mut sorted: Vec<&Row> = rows.iter().collect();
     sorted.sort_unstable_by(|a, b| (&a.name, &a.key, a.shard).cmp(&(&b.name, &b.key, b.shard)));
-    let same = |a: &&Row, b: &&Row| a.name == b.name && a.key == b.key;
-    let of_bucket = |rows: &[&Row]| rows.first().map(|first| (*first).clone());
-    sorted
-        .chunk_by(same)
-        .filter_map(|chunk| {
-            of_bucket(chunk)?;
-            Some((chunk[0].name.as_str(), chunk[0].key.as_str(), chunk.iter().map(|row| (*row).clone()).collect()))
-        })
-        .collect()
+    let chunks = sorted.chunk_by(|a, b| a.name == b.name && a.key == b.key);
+    let bucket = |chunk: &[&'r Row]| {
+        let copies = chunk.iter().map(|row| (*row).clone()).collect();
+        (chunk[0].name.as_str(), chunk[0].key.as_str(), copies)
+    };
+    chunks.map(bucket).collect()
 }
 
 /// Adds the balances of the listed keys, and sorts the emptiest by them.

@@ -1,8 +1,8 @@
 //! How many tokens were taken between two states of a row.
 
 use crate::export::Row;
-use crate::length::period_micros;
 use crate::live::bucket::SlidingCounts;
+use crate::text::period_micros;
 use pg_limiter::{Kind, Limit};
 
 /// How the buckets of a limit refill: as the limits file defines it, or as their rows show.

@@ -36,21 +36,21 @@ const LIMITS: &str = r#"
     period = "1h"
 "#;
 
-struct Fixture {
-    _running: Running,
-    pool: PgPool,
-    limiter: Limiter,
-    live: Live,
+pub(crate) struct Fixture {
+    pub(crate) running: Running,
+    pub(crate) pool: PgPool,
+    pub(crate) limiter: Limiter,
+    pub(crate) live: Live,
 }
 
-async fn fixture() -> Fixture {
+pub(crate) async fn fixture(limits: &str) -> Fixture {
     let args = DatabaseArgs { database_url: None, schema: "rate_limit".to_owned() };
     let running = Database::new(args).unwrap().start().await.unwrap();
     let pool = running.ready_pool(2).await.unwrap();
-    let limits = Limits::from_toml(LIMITS).unwrap();
+    let limits = Limits::from_toml(limits).unwrap();
     let limiter = Limiter::with_config(pool.clone(), limits.clone(), LimiterConfig::default());
-    let live = Live::new(running.options().clone(), running.schema().clone(), limits);
-    Fixture { _running: running, pool, limiter, live }
+    let live = Live::new(running.options.clone(), running.schema.clone(), limits);
+    Fixture { running, pool, limiter, live }
 }
 
 async fn take(limiter: &Limiter, item: Item) {
@@ -63,7 +63,7 @@ fn find<'a>(snapshot: &'a Snapshot, name: &str) -> &'a LimitView {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn limits_keys_and_queues_of_a_small_table_are_read_exactly() {
-    let Fixture { _running, pool, limiter, live } = fixture().await;
+    let Fixture { running: _running, pool, limiter, live } = fixture(LIMITS).await;
     assert!(live.sample().await.error.is_none());
     assert!(live.seen().snapshot.limits.is_empty() && live.seen().snapshot.unused.len() == 6);
     take(&limiter, Item::new("bucket", "u1").count(50)).await;
@@ -90,7 +90,7 @@ async fn limits_keys_and_queues_of_a_small_table_are_read_exactly() {
     assert_eq!(find(&snapshot, "sharded").shards, 4);
     assert_eq!(find(&snapshot, "slots").emptiest[0].bucket.leases.len(), 1);
     assert_eq!(find(&snapshot, "banned").emptiest[0].bucket.meaning, Meaning::Blocked);
-    assert_eq!(snapshot.keys(&Filter { key_prefix: Some("u2".into()), limit: None }).len(), 1);
+    assert_eq!(snapshot.keys(&Filter { key_prefix: "u2".into(), limit: String::new() }).len(), 1);
 
     let (now, all) = live.key("u1", |_| None).await.unwrap();
     let names: Vec<&str> = all.iter().map(|bucket| &*bucket.bucket.name).collect();
@@ -112,18 +112,17 @@ async fn limits_keys_and_queues_of_a_small_table_are_read_exactly() {
     let groups = live.groups("mail", None).await.unwrap();
     assert_eq!((groups.len(), groups[1].scheduled), (2, Counted::exact(2)));
     assert!(groups[0].next_start.is_some() && live.groups("mail", Some("a")).await.unwrap().len() == 1);
-    let query = |state| JobQuery { queue: "mail".into(), state, skip: 1, most: 10 };
-    let jobs = live.jobs(&query(JobState::Scheduled)).await.unwrap();
+    let jobs = live.jobs("mail", JobState::Scheduled, 1, 10).await.unwrap();
     assert_eq!(jobs.len(), 2);
     for state in JobState::ALL {
-        live.jobs(&query(*state)).await.unwrap();
+        live.jobs("mail", *state, 1, 10).await.unwrap();
     }
     let job = live.job(jobs[0].id).await.unwrap().unwrap();
     assert_eq!((job.payload.as_deref(), job.reserved.len()), (Some("\"hello\""), 1));
     assert!(live.job(-1).await.unwrap().is_none());
 
     let health = live.health().await.unwrap();
-    assert!(health.findings.iter().any(|finding| finding.check == "idle rows"));
+    assert!(health.findings.iter().any(|(check, _)| *check == "idle rows"));
     assert!(health.tables.iter().any(|table| table.table == "rate_limits" && table.bytes > 0));
     live.close().await;
     pool.close().await;
@@ -131,7 +130,7 @@ async fn limits_keys_and_queues_of_a_small_table_are_read_exactly() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_large_table_is_never_scanned() {
-    let Fixture { _running, pool, limiter, live } = fixture().await;
+    let Fixture { running: _running, pool, limiter, live } = fixture(LIMITS).await;
     let fill = "INSERT INTO rate_limit.rate_limits (name, key, value, ts, idle_at) \
                 SELECT CASE WHEN n % 4 = 0 THEN 'bucket' ELSE 'other' END, 'k' || n, 5, now.t, now.t + 3300000000 \
                 FROM generate_series(1, 300000) AS n, (SELECT (date_part('epoch', now()) * 1e6)::bigint AS t) AS now; \

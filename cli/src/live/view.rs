@@ -149,25 +149,30 @@ impl KeyView {
 /// Which limits and keys to list.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Filter {
-    /// A part of a limit's name.
-    pub(crate) limit: Option<String>,
-    /// The keys begin with this text.
-    pub(crate) key_prefix: Option<String>,
+    /// A part of a limit's name; empty for all limits.
+    pub(crate) limit: String,
+    /// The keys begin with this text; empty for all keys.
+    pub(crate) key_prefix: String,
+}
+
+impl Filter {
+    pub(crate) const fn is_set(&self) -> bool {
+        !self.limit.is_empty() || !self.key_prefix.is_empty()
+    }
 }
 
 impl Snapshot {
     /// The limits whose names match, with the keys that match. Limits without such a key are left out if a prefix is given.
     pub(crate) fn filtered(&self, filter: &Filter) -> Vec<LimitView> {
-        let matches = |name: &str| filter.limit.as_deref().is_none_or(|part| name.contains(part));
-        let begins =
-            |key: &KeyView| filter.key_prefix.as_deref().is_none_or(|prefix| key.bucket.key.starts_with(prefix));
-        let mut limits: Vec<LimitView> = self.limits.iter().filter(|limit| matches(&limit.name)).cloned().collect();
+        let begins = |key: &KeyView| key.bucket.key.starts_with(&filter.key_prefix);
+        let mut limits = self.limits.clone();
+        limits.retain(|limit| limit.name.contains(&filter.limit));
         for limit in &mut limits {
             limit.busiest.retain(begins);
             limit.emptiest.retain(begins);
             limit.asked.retain(begins);
         }
-        if filter.key_prefix.is_some() {
+        if !filter.key_prefix.is_empty() {
             limits.retain(|limit| [&limit.busiest, &limit.emptiest, &limit.asked].iter().any(|keys| !keys.is_empty()));
         }
         limits
@@ -178,9 +183,8 @@ impl Snapshot {
         let mut keys: Vec<KeyView> = Vec::new();
         for limit in self.filtered(filter) {
             let mut of_limit: Vec<KeyView> = limit.busiest;
-            let rest =
-                limit.emptiest.into_iter().chain(if filter.key_prefix.is_some() { limit.asked } else { Vec::new() });
-            for key in rest {
+            let asked = limit.asked.into_iter().filter(|_| !filter.key_prefix.is_empty());
+            for key in limit.emptiest.into_iter().chain(asked) {
                 if !of_limit.iter().any(|other| other.bucket.key == key.bucket.key) {
                     of_limit.push(key);
                 }

@@ -1,6 +1,6 @@
 //! Draws lines, areas and texts. Coordinates are in displayed pixels; drawing is finer than that.
 
-use plotters::backend::{BitMapBackend, DrawingBackend, SVGBackend};
+use plotters::backend::DrawingBackend;
 use plotters::coord::Shift;
 use plotters::drawing::{DrawingArea, DrawingAreaErrorKind};
 use plotters::element::{PathElement, Polygon, Rectangle, Text};
@@ -18,11 +18,11 @@ const PLOTTERS_SIZE: f64 = 1.24;
 pub(super) type Failure<B> = DrawingAreaErrorKind<<B as DrawingBackend>::ErrorType>;
 
 pub(super) struct Canvas<'a, B: DrawingBackend> {
-    area: &'a DrawingArea<B, Shift>,
+    pub(super) area: &'a DrawingArea<B, Shift>,
     /// The height of the baseline above the lower end of a text, as a part of its size. It differs between backends.
-    rise: f64,
+    pub(super) rise: f64,
     /// Whether wide lines are drawn one segment at a time: in bitmaps, plotters leaves gaps at sharp corners.
-    in_segments: bool,
+    pub(super) in_segments: bool,
 }
 
 /// The position of a text relative to its point.
@@ -38,18 +38,6 @@ pub(super) struct Pen {
     pub(super) colour: RGBColor,
     /// In drawn pixels.
     pub(super) width: u32,
-}
-
-impl<'a, 'b> Canvas<'a, SVGBackend<'b>> {
-    pub(super) const fn svg(area: &'a DrawingArea<SVGBackend<'b>, Shift>) -> Self {
-        Self { area, rise: 0.25, in_segments: false }
-    }
-}
-
-impl<'a, 'b> Canvas<'a, BitMapBackend<'b>> {
-    pub(super) const fn bitmap(area: &'a DrawingArea<BitMapBackend<'b>, Shift>) -> Self {
-        Self { area, rise: 0.38, in_segments: true }
-    }
 }
 
 impl<B: DrawingBackend> Canvas<'_, B> {

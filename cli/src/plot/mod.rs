@@ -1,22 +1,15 @@
 //! Draws what limits do over time: a panel for each limit, stacked on one time axis.
 
-mod amount;
-mod args;
+mod axes;
 mod bins;
 mod canvas;
 mod file;
 mod panel;
 mod picture;
-mod series;
-mod steps;
-mod strip;
 mod style;
-mod time_axis;
 
-pub(super) use args::PlotArgs;
-pub(super) use bins::{Bins, finer};
-pub(super) use panel::Panel;
+pub(super) use axes::Clock;
+pub(super) use bins::{Bins, SECOND, finer};
+pub(super) use file::PlotArgs;
+pub(super) use panel::{Bar, Became, Panel, balance_line};
 pub(super) use picture::Picture;
-pub(super) use series::{Bar, Became};
-pub(super) use steps::SECOND;
-pub(super) use time_axis::Clock;

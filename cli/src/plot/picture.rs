@@ -1,13 +1,13 @@
-//! The layout of a picture: a heading with the legend, the panels, and the time axis at the bottom.
+//! The layout of a picture: a heading with the legend, the panels, and the time axis at the bottom. A panel has two parts: the
+//! calls, and the balance below them.
 
 use plotters::backend::DrawingBackend;
 
+use crate::plot::axes::{AmountAxis, Clock, TimeAxis};
+use crate::plot::bins::{Bins, length_name};
 use crate::plot::canvas::{Canvas, Failure, Side};
-use crate::plot::panel::Panel;
-use crate::plot::series::Bar;
-use crate::plot::strip::{Frame, draw_balance, draw_traffic};
+use crate::plot::panel::{Bar, Panel};
 use crate::plot::style;
-use crate::plot::time_axis::{Clock, TimeAxis};
 use crate::text::{grouped, one_line, percent_of, shortened, tokens};
 
 #[derive(Clone, Debug)]
@@ -43,34 +43,20 @@ impl Picture {
         for (place, panel) in self.panels.iter().enumerate() {
             let time = TimeAxis::new(self.clock, panel.series.bins);
             titles(canvas, panel, top)?;
-            let mut frame = Frame { left: LEFT, right: RIGHT, top: top + f64::from(TITLE), height: f64::from(TRAFFIC) };
-            draw_traffic(canvas, frame, panel, &time)?;
+            let frame = Frame { left: LEFT, right: RIGHT, top: top + f64::from(TITLE), height: f64::from(TRAFFIC) };
+            let mut strip = Strip { canvas, frame, panel, time: &time };
+            strip.draw_traffic()?;
             if panel.has_balance {
-                frame = Frame { top: frame.bottom() + f64::from(GAP), height: f64::from(BALANCE), ..frame };
-                draw_balance(canvas, frame, panel, &time)?;
+                strip.frame = Frame { top: frame.bottom() + f64::from(GAP), height: f64::from(BALANCE), ..frame };
+                strip.draw_balance()?;
             }
             top += f64::from(height(panel));
+            // The panels share the time axis below the last one.
             if place + 1 == self.panels.len() && panel.series.calls > 0 {
-                self.foot(canvas, frame, panel, &time)?;
+                strip.draw_times()?;
             }
         }
         Ok(())
-    }
-
-    /// Draws the labels of the time axis, once for all panels.
-    fn foot<B: DrawingBackend>(
-        &self,
-        canvas: &Canvas<'_, B>,
-        frame: Frame,
-        panel: &Panel,
-        time: &TimeAxis,
-    ) -> Result<(), Failure<B>> {
-        for (at, name) in &time.marks {
-            let place = (frame.x(panel.series.bins, *at), frame.bottom() + 16.0);
-            canvas.text(name, place, Side::Around, style::LABEL, style::INK)?;
-        }
-        let middle = ((frame.left + frame.right) / 2.0, frame.bottom() + 36.0);
-        canvas.text(&time.title, middle, Side::Around, style::LABEL, style::INK)
     }
 
     /// Draws the legend of the elements that the picture contains.
@@ -96,28 +82,21 @@ impl Picture {
             (&*names, style::BALANCE, balance),
             ("capacity", style::CAPACITY, balance),
         ];
+        // Draws a name, and returns the position of the next entry.
+        let named = |name: &str, x: f64| {
+            canvas.text(name, (x + 6.0, BASE), Side::RightOf, style::LABEL, style::INK)?;
+            Ok::<_, Failure<B>>(x + 6.0 + canvas.width(name, style::LABEL)? + 22.0)
+        };
         let mut x = 12.0;
         for (name, colour, _) in areas.into_iter().filter(|(.., there)| *there) {
             canvas.rectangle([(x, BASE - 10.0), (x + SAMPLE, BASE + 1.0)], colour)?;
-            x = self.named(canvas, name, x + SAMPLE, BASE)?;
+            x = named(name, x + SAMPLE)?;
         }
         for (name, pen, _) in lines.into_iter().filter(|(.., there)| *there) {
             canvas.line(&[(x, BASE - 4.0), (x + SAMPLE, BASE - 4.0)], pen)?;
-            x = self.named(canvas, name, x + SAMPLE, BASE)?;
+            x = named(name, x + SAMPLE)?;
         }
         Ok(())
-    }
-
-    /// Draws a name, and returns the position of the next entry.
-    fn named<B: DrawingBackend>(
-        &self,
-        canvas: &Canvas<'_, B>,
-        name: &str,
-        x: f64,
-        base: f64,
-    ) -> Result<f64, Failure<B>> {
-        canvas.text(name, (x + 6.0, base), Side::RightOf, style::LABEL, style::INK)?;
-        Ok(x + 6.0 + canvas.width(name, style::LABEL)? + 22.0)
     }
 }
 
@@ -168,5 +147,133 @@ fn fitting<B: DrawingBackend>(canvas: &Canvas<'_, B>, text: &str, size: f64, roo
             return Ok(text);
         }
         letters = ((letters as f64 * room / width) as usize).min(letters - 1);
+    }
+}
+
+/// Selects tokens of a bar.
+type Tokens = fn(&Bar) -> f64;
+
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Frame {
+    pub(super) left: f64,
+    pub(super) right: f64,
+    pub(super) top: f64,
+    pub(super) height: f64,
+}
+
+impl Frame {
+    pub(super) const fn bottom(&self) -> f64 {
+        self.top + self.height
+    }
+
+    const fn middle(&self) -> f64 {
+        (self.left + self.right) / 2.0
+    }
+
+    fn x(&self, bins: Bins, at: i64) -> f64 {
+        let part = (at as f64 - bins.from as f64) / (bins.end() as f64 - bins.from as f64);
+        self.left + part * (self.right - self.left)
+    }
+
+    fn y(&self, axis: &AmountAxis, amount: f64) -> f64 {
+        self.bottom() - (amount - axis.least) / (axis.most - axis.least) * self.height
+    }
+}
+
+/// A part of a panel while it is drawn.
+pub(super) struct Strip<'a, B: DrawingBackend> {
+    pub(super) canvas: &'a Canvas<'a, B>,
+    pub(super) frame: Frame,
+    pub(super) panel: &'a Panel,
+    pub(super) time: &'a TimeAxis,
+}
+
+impl<B: DrawingBackend> Strip<'_, B> {
+    pub(super) fn draw_traffic(&self) -> Result<(), Failure<B>> {
+        let Self { canvas, frame, panel, .. } = *self;
+        let series = &panel.series;
+        let (what, closest) = (panel.counted(), if series.of_ones { 1.0 } else { 0.0 });
+        let axis = AmountAxis::holding(series.bars.iter().map(Bar::offered), 4, closest);
+        self.draw_grid(&axis, &format!("{what} per {}", length_name(series.bins.width)))?;
+        // Each area reaches up to the sum of all below it. The highest is drawn first.
+        let areas: [(Tokens, Tokens, _); 4] = [
+            (|bar| bar.denied_elsewhere, Bar::offered, style::DENIED_ELSEWHERE),
+            (|bar| bar.denied, |bar| bar.admitted + bar.reserved + bar.denied, style::DENIED),
+            (|bar| bar.reserved, |bar| bar.admitted + bar.reserved, style::RESERVED),
+            (|bar| bar.admitted, |bar| bar.admitted, style::ADMITTED),
+        ];
+        for (part, height, colour) in areas {
+            if series.bars.iter().any(|bar| part(bar) > 0.0) {
+                let mut outline = self.steps_of(&axis, height);
+                outline.extend([(frame.right, frame.bottom()), (frame.left, frame.bottom())]);
+                canvas.area(&outline, colour)?;
+            }
+        }
+        canvas.line(&self.steps_of(&axis, Bar::offered), style::OFFERED)?;
+        if series.calls == 0 {
+            let middle = (frame.middle(), frame.top + frame.height / 2.0);
+            canvas.text("no calls", middle, Side::Around, style::TITLE, style::INK)?;
+        }
+        self.draw_axes(frame.bottom())
+    }
+
+    pub(super) fn draw_balance(&self) -> Result<(), Failure<B>> {
+        let Self { canvas, frame, panel, .. } = *self;
+        let (line, capacity) = (panel.balance_line(), panel.capacity());
+        let closest = if panel.has_slots() { 1.0 } else { 0.0 };
+        let axis = AmountAxis::holding(line.iter().map(|(_, value)| *value).chain([capacity]), 2, closest);
+        self.draw_grid(&axis, panel.balance_name())?;
+        let point = |(at, value): &(i64, f64)| (frame.x(panel.series.bins, *at), frame.y(&axis, *value));
+        let points: Vec<(f64, f64)> = line.iter().map(point).collect();
+        let zero = frame.y(&axis, 0.0);
+        canvas.area_to(&points, zero, style::BELOW_BALANCE)?;
+        let top = frame.y(&axis, capacity);
+        canvas.line(&[(frame.left, top), (frame.right, top)], style::CAPACITY)?;
+        self.draw_axes(zero)?;
+        canvas.line(&points, style::BALANCE)?;
+        let label = format!("capacity {}", tokens(capacity));
+        canvas.text(&label, (frame.right, top - 3.0), Side::LeftOf, style::LABEL, style::INK)
+    }
+
+    /// Draws the labels of the time axis.
+    pub(super) fn draw_times(&self) -> Result<(), Failure<B>> {
+        let Self { canvas, frame, panel, time } = *self;
+        for (at, name) in &time.marks {
+            let place = (frame.x(panel.series.bins, *at), frame.bottom() + 16.0);
+            canvas.text(name, place, Side::Around, style::LABEL, style::INK)?;
+        }
+        canvas.text(&time.title, (frame.middle(), frame.bottom() + 36.0), Side::Around, style::LABEL, style::INK)
+    }
+
+    /// The outline of the bars: two points for each.
+    fn steps_of(&self, axis: &AmountAxis, height: Tokens) -> Vec<(f64, f64)> {
+        let series = &self.panel.series;
+        let edge = |place| self.frame.x(series.bins, series.bins.start(place));
+        let bars = series.bars.iter().enumerate();
+        bars.flat_map(|(place, bar)| {
+            let y = self.frame.y(axis, height(bar));
+            [(edge(place), y), (edge(place + 1), y)]
+        })
+        .collect()
+    }
+
+    fn draw_grid(&self, axis: &AmountAxis, title: &str) -> Result<(), Failure<B>> {
+        let Self { canvas, frame, panel, time } = *self;
+        for (amount, name) in &axis.marks {
+            let y = frame.y(axis, *amount);
+            canvas.line(&[(frame.left, y), (frame.right, y)], style::GRID)?;
+            canvas.text(name, (frame.left - 6.0, y + 4.0), Side::LeftOf, style::LABEL, style::INK)?;
+        }
+        for (at, _) in &time.marks {
+            let x = frame.x(panel.series.bins, *at);
+            canvas.line(&[(x, frame.top), (x, frame.bottom())], style::GRID)?;
+        }
+        canvas.text_upwards(title, (20.0, frame.top + frame.height / 2.0), style::LABEL, style::INK)
+    }
+
+    fn draw_axes(&self, zero: f64) -> Result<(), Failure<B>> {
+        let Frame { left, right, top, .. } = self.frame;
+        self.canvas.line(&[(left, top), (left, self.frame.bottom())], style::AXIS)?;
+        self.canvas.line(&[(left, zero), (right, zero)], style::AXIS)
     }
 }

@@ -1,46 +1,155 @@
 use std::process::ExitCode;
 
-use clap::Subcommand;
+use clap::{Args, Subcommand};
+use serde_json::json;
 
 use crate::database::Database;
 use crate::error::CliError;
-use crate::error::EXIT_CODES;
-use crate::queue::cancel::{self, CancelArgs};
-use crate::queue::discard::{self, DiscardArgs};
-use crate::queue::ls::{self, LsArgs};
-use crate::queue::requeue::{self, RequeueArgs};
-use crate::queue::resume::{self, ResumeArgs};
-use crate::queue::show::{self, ShowArgs};
+use crate::output::{self, Progress};
+use crate::queue::change::{CancelArgs, DiscardArgs, RequeueArgs, cancel_jobs, discard_jobs, requeue_jobs};
+use crate::queue::jobs;
+use crate::queue::queues::{Queues, no_such_job, with_queues};
+use crate::{json, text};
+use pg_limiter::Limits;
+use pg_limiter::queue::{JobFilter, JobState};
 
 #[derive(Debug, Subcommand)]
 pub(crate) enum QueueCommand {
     /// List the groups of the queues with the number of jobs in each state, or list jobs
-    #[command(after_help = EXIT_CODES)]
     Ls(LsArgs),
     /// Show all fields of one job
-    #[command(after_help = EXIT_CODES)]
     Show(ShowArgs),
     /// Requeue dead or cancelled jobs with all their attempts, and print when each will run
-    #[command(after_help = EXIT_CODES)]
     Requeue(RequeueArgs),
     /// End the wait of a group that a handler asked for, so that its jobs start again
-    #[command(after_help = EXIT_CODES)]
     Resume(ResumeArgs),
     /// Cancel jobs that have not started, and return their tokens
-    #[command(after_help = EXIT_CODES)]
     Cancel(CancelArgs),
     /// Remove dead jobs
-    #[command(after_help = EXIT_CODES)]
     Discard(DiscardArgs),
 }
 
 pub(crate) async fn run(command: QueueCommand, database: Database) -> Result<ExitCode, CliError> {
     match command {
-        QueueCommand::Ls(args) => ls::run(args, database).await,
-        QueueCommand::Show(args) => show::run(args, database).await,
-        QueueCommand::Requeue(args) => requeue::run(args, database).await,
-        QueueCommand::Resume(args) => resume::run(args, database).await,
-        QueueCommand::Cancel(args) => cancel::run(args, database).await,
-        QueueCommand::Discard(args) => discard::run(args, database).await,
+        QueueCommand::Ls(args) => ls(args, database).await?,
+        QueueCommand::Show(args) => show(args, database).await?,
+        QueueCommand::Resume(args) => resume(args, database).await?,
+        QueueCommand::Requeue(args) => return requeue_jobs(args, database).await,
+        QueueCommand::Cancel(args) => return cancel_jobs(args, database).await,
+        QueueCommand::Discard(args) => return discard_jobs(args, database).await,
     }
+    Ok(ExitCode::SUCCESS)
+}
+
+const JOBS_LISTED: u32 = 100;
+
+#[derive(Args, Debug)]
+pub(crate) struct LsArgs {
+    /// List only this queue
+    queue: Option<String>,
+    /// List the jobs in this state: scheduled, available, running, done, dead or cancelled
+    #[arg(long)]
+    state: Option<JobState>,
+    /// List the jobs of this group
+    #[arg(long, value_name = "KEY")]
+    group: Option<String>,
+    /// List jobs, ordered by the time at which they run
+    #[arg(long)]
+    jobs: bool,
+    /// Most jobs or groups to list [default: 100 jobs, all groups]
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
+    limit: Option<u32>,
+    /// Print JSON, one object per line
+    #[arg(long)]
+    json: bool,
+}
+
+async fn ls(args: LsArgs, database: Database) -> Result<(), CliError> {
+    let lines = with_queues(database, Limits::new(), async |queues| {
+        let _progress = Progress::of("reading the queues");
+        if args.jobs || args.state.is_some() || args.group.is_some() {
+            list_jobs(&args, &queues).await
+        } else {
+            list_groups(&args, &queues).await
+        }
+    });
+    let lines = lines.await?;
+    if lines.is_empty() && !args.json {
+        output::line("no jobs")?;
+    }
+    output::lines(lines)
+}
+
+async fn list_groups(args: &LsArgs, queues: &Queues) -> Result<Vec<String>, CliError> {
+    let mut listed = queues.all.group_counts(args.queue.as_deref()).await?;
+    if let (true, Some(queue)) = (listed.is_empty(), &args.queue) {
+        return Err(queues.no_such(queue).await);
+    }
+    if let Some(most) = args.limit {
+        cut(&mut listed, most, "groups");
+    }
+    Ok(if args.json { listed.iter().map(jobs::group_json).collect() } else { jobs::group_table(&listed) })
+}
+
+async fn list_jobs(args: &LsArgs, queues: &Queues) -> Result<Vec<String>, CliError> {
+    let mut filter = JobFilter::default();
+    filter.queue.clone_from(&args.queue);
+    filter.group.clone_from(&args.group);
+    filter.state = args.state;
+    let most = args.limit.unwrap_or(JOBS_LISTED);
+    // One more than is listed, to see if there are more.
+    let mut listed = queues.all.jobs(&filter, most.saturating_add(1)).await?;
+    if let (true, Some(queue)) = (listed.is_empty(), &args.queue) {
+        queues.must_have(queue).await?;
+    }
+    cut(&mut listed, most, "jobs");
+    Ok(if args.json { listed.iter().map(jobs::json).collect::<Result<_, _>>()? } else { jobs::table(&listed) })
+}
+
+fn cut<T>(listed: &mut Vec<T>, most: u32, what: &str) {
+    let most = usize::try_from(most).unwrap_or(usize::MAX);
+    if listed.len() > most {
+        listed.truncate(most);
+        output::note(format!("the list ends after {most}: raise --limit to list more {what}"));
+    }
+}
+
+#[derive(Args, Debug)]
+pub(crate) struct ShowArgs {
+    /// Id of the job
+    id: i64,
+    /// Print JSON
+    #[arg(long)]
+    json: bool,
+}
+
+async fn show(args: ShowArgs, database: Database) -> Result<(), CliError> {
+    let job = with_queues(database, Limits::new(), async |queues| queues.job(args.id).await).await?;
+    let job = job.ok_or_else(|| CliError::usage(no_such_job(args.id)))?;
+    if args.json { output::line(jobs::json(&job)?) } else { output::lines(jobs::description(&job)) }
+}
+
+#[derive(Args, Debug)]
+pub(crate) struct ResumeArgs {
+    /// The queue
+    queue: String,
+    /// The group, as `queue ls` shows it
+    group: String,
+    /// Print JSON
+    #[arg(long)]
+    json: bool,
+}
+
+async fn resume(args: ResumeArgs, database: Database) -> Result<(), CliError> {
+    let ResumeArgs { queue, group, json } = args;
+    let resumed = with_queues(database, Limits::new(), async |queues| {
+        queues.must_have(&queue).await?;
+        Ok(queues.queue(&queue)?.resume(group.as_str()).await?)
+    });
+    let resumed = resumed.await?;
+    output::line(match (resumed, json) {
+        (resumed, true) => json::line(&json!({"ok": true, "queue": queue, "group": group, "resumed": resumed})),
+        (true, false) => format!("the group \"{}\" starts its jobs again", text::escaped(&group)),
+        (false, false) => format!("the group \"{}\" does not wait", text::escaped(&group)),
+    })
 }

@@ -1,17 +1,17 @@
-//! Formats jobs. Their fields are untrusted text, so control characters are escaped before they reach the terminal.
+//! Formats jobs, and the number of jobs of each group. Their fields are untrusted text, so control characters are escaped before
+//! they reach the terminal.
 
-use std::time::SystemTime;
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
+use jiff::Timestamp;
 use serde::Serialize;
 use serde_json::value::RawValue;
 use serde_json::{Value, json};
 
 use crate::error::CliError;
 use crate::json;
-use crate::queue::time;
-use crate::text::aligned;
-use crate::text::{escaped, one_line, plain, shortened, shown};
-use pg_limiter::queue::{JobInfo, JobItem};
+use crate::text::{age, aligned, escaped, grouped, one_line, plain, shortened, shown};
+use pg_limiter::queue::{GroupCounts, JobInfo, JobItem};
 
 const HEADINGS: [&str; 7] = ["ID", "QUEUE", "GROUP", "STATE", "RUN AT", "FAILURES", "LAST ERROR"];
 const WIDEST_NAME: usize = 60;
@@ -34,14 +34,14 @@ fn row(job: &JobInfo) -> Vec<String> {
         name(&job.queue),
         name(&job.group),
         state(job),
-        time::human(job.run_at),
+        human(job.run_at),
         format!("{}/{}", job.failures, job.max_attempts),
         job.last_error.as_deref().map_or_else(String::new, |error| shortened(&one_line(error), WIDEST_ERROR)),
     ]
 }
 
 fn state(job: &JobInfo) -> String {
-    let until = job.waiting_until.map(|until| format!(", waiting until {}", time::human(until)));
+    let until = job.waiting_until.map(|until| format!(", waiting until {}", human(until)));
     let blocked = job.blocked_by.as_deref().map(|limit| {
         format!(", no worker defines its limit \"{}\", or defines it as another kind", shown(limit, WIDEST_NAME))
     });
@@ -59,7 +59,7 @@ pub(super) fn description(job: &JobInfo) -> Vec<String> {
         None | Some("") => NONE.to_owned(),
         Some(text) => escaped(text),
     };
-    let at = |at: Option<SystemTime>| at.map_or_else(|| NONE.to_owned(), time::human);
+    let at = |at: Option<SystemTime>| at.map_or_else(|| NONE.to_owned(), human);
     let mut lines = vec![
         ("id", job.id.to_string()),
         ("queue", text(Some(&job.queue))),
@@ -104,7 +104,7 @@ struct Line {
 }
 
 pub(super) fn json(job: &JobInfo) -> Result<String, CliError> {
-    let at = |at: Option<SystemTime>| at.map(time::exact);
+    let at = |at: Option<SystemTime>| at.map(exact);
     let item = |item: &JobItem| json!({"limit": item.limit, "key": item.key, "count": item.count, "used": item.used});
     let shown = json!({
         "id": job.id,
@@ -129,4 +129,98 @@ pub(super) fn json(job: &JobInfo) -> Result<String, CliError> {
     });
     let payload = RawValue::from_string(job.payload.clone()).map_err(CliError::failed)?;
     Ok(json::line(&Line { job: shown, payload }))
+}
+
+/// Formats a time as RFC 3339 in UTC, to the millisecond.
+pub(super) fn human(time: SystemTime) -> String {
+    Timestamp::try_from(time).map(|time| format!("{time:.3}")).unwrap_or_else(|_| far(time))
+}
+
+/// Formats a time as RFC 3339 in UTC, exactly.
+pub(super) fn exact(time: SystemTime) -> String {
+    Timestamp::try_from(time).map(|time| time.to_string()).unwrap_or_else(|_| far(time))
+}
+
+/// Formats a time after the year 9999 as seconds since the Unix epoch: `@253402300800`.
+fn far(time: SystemTime) -> String {
+    format!("@{}", time.duration_since(UNIX_EPOCH).unwrap_or_default().as_secs())
+}
+
+const GROUP_HEADINGS: [&str; 11] = [
+    "QUEUE",
+    "GROUP",
+    "SCHEDULED",
+    "AVAILABLE",
+    "RUNNING",
+    "DONE",
+    "DEAD",
+    "CANCELLED",
+    "OLDEST",
+    "OVERDUE",
+    "WAITING UNTIL",
+];
+
+/// Returns no lines if there are no groups.
+pub(super) fn group_table(groups: &[GroupCounts]) -> Vec<String> {
+    if groups.is_empty() {
+        return Vec::new();
+    }
+    let mut cells = vec![GROUP_HEADINGS.map(str::to_owned).to_vec()];
+    cells.extend(groups.iter().map(group_row));
+    if groups.iter().any(|group| group.blocked > 0) {
+        let blocked = groups.iter().map(|group| grouped(group.blocked));
+        let column = ["BLOCKED".to_owned()].into_iter().chain(blocked);
+        cells.iter_mut().zip(column).for_each(|(row, cell)| row.push(cell));
+    }
+    aligned(&cells, &[0, 1])
+}
+
+fn group_row(group: &GroupCounts) -> Vec<String> {
+    let length = |length: Option<Duration>| length.map_or_else(|| "-".to_owned(), age);
+    vec![
+        name(&group.queue),
+        name(&group.group),
+        grouped(group.scheduled),
+        grouped(group.available),
+        grouped(group.running),
+        grouped(group.done),
+        grouped(group.dead),
+        grouped(group.cancelled),
+        length(group.oldest),
+        length(group.overdue),
+        group.waiting_until.map_or_else(|| "-".to_owned(), human),
+    ]
+}
+
+pub(super) fn group_json(group: &GroupCounts) -> String {
+    json::line(&json!({
+        "queue": group.queue,
+        "group": group.group,
+        "scheduled": group.scheduled,
+        "available": group.available,
+        "running": group.running,
+        "done": group.done,
+        "dead": group.dead,
+        "cancelled": group.cancelled,
+        "oldest_ms": group.oldest.map(json::milliseconds),
+        "overdue_ms": group.overdue.map(json::milliseconds),
+        "waiting_until": group.waiting_until.map(exact),
+        "blocked": group.blocked,
+    }))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use super::*;
+
+    #[test]
+    fn times_are_rfc_3339_as_long_as_there_is_a_year() {
+        let time = UNIX_EPOCH + Duration::from_micros(1_767_225_600_999_999);
+        assert_eq!([human(time), exact(time)], ["2026-01-01T00:00:00.999Z", "2026-01-01T00:00:00.999999Z"]);
+        assert_eq!(human(UNIX_EPOCH), "1970-01-01T00:00:00.000Z");
+        let far = UNIX_EPOCH + Duration::from_secs(253_402_300_800);
+        assert_eq!([human(far), exact(far)], ["@253402300800", "@253402300800"]);
+    }
 }

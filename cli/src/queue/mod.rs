@@ -1,20 +1,10 @@
 //! The command `queue`: inspects the rate-limited queues, and requeues, cancels or discards jobs.
 
-mod cancel;
+mod change;
 mod command;
-mod discard;
-mod each;
-mod groups;
 mod jobs;
-mod ls;
 mod queues;
-mod requeue;
-mod resume;
-mod show;
-mod time;
 
-pub(crate) use cancel::cancel;
+pub(crate) use change::{Became, cancel, requeue};
 pub(super) use command::{QueueCommand, run};
-pub(crate) use each::Became;
 pub(crate) use queues::{Queues, no_such_job};
-pub(crate) use requeue::requeue;

@@ -2,10 +2,10 @@ use std::path::Path;
 
 use crate::database::Database;
 use crate::error::CliError;
-use crate::progress::Progress;
+use crate::output::Progress;
 use crate::{input, text};
 use pg_limiter::queue::{JobFilter, JobInfo, Queue};
-use pg_limiter::{Limiter, LimiterConfig, Limits};
+use pg_limiter::{Limiter, Limits};
 
 /// All queues of a database.
 pub(crate) struct Queues {
@@ -28,12 +28,9 @@ pub(super) async fn with_queues<T>(
     work: impl AsyncFnOnce(Queues) -> Result<T, CliError>,
 ) -> Result<T, CliError> {
     let running = database.start().await?;
-    let pool = running.ready_pool(1).await?;
-    let mut config = LimiterConfig::default();
-    config.schema = running.schema().clone();
-    let limiter = Limiter::with_config(pool.clone(), limits, config);
-    let result = work(Queues::new(limiter)).await;
-    pool.close().await;
+    let limiter = running.limiter(limits, None).await?;
+    let result = work(Queues::new(limiter.clone())).await;
+    limiter.pool().close().await;
     result
 }
 

@@ -1,9 +1,12 @@
 use std::borrow::Cow;
-use std::collections::HashSet;
-use std::sync::Arc;
+use std::collections::{HashMap, HashSet};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
+use crate::error::CliError;
+use crate::lines::{BadLine, BadLines};
 use crate::replay::Event;
-use crate::replay::access_log::{LogFormat, LogKey, UnreadableLine};
+use crate::replay::access_log::{LogFormat, LogKey, LogOptions, UnreadableLine};
+use pg_limiter::{Call, Item, Kind, LeaseId, Limits, Op};
 
 /// Parses the lines of a recording.
 pub(super) enum Parser {
@@ -13,8 +16,8 @@ pub(super) enum Parser {
 
 /// How requests are read from an access log.
 pub(super) struct Requests {
-    pub(super) format: LogFormat,
-    pub(super) key: LogKey,
+    format: LogFormat,
+    key: LogKey,
     /// The name of the key, for messages.
     pub(super) key_name: String,
 }
@@ -35,6 +38,11 @@ pub(super) struct Keys {
 }
 
 impl Parser {
+    pub(super) fn requests(options: &LogOptions) -> Result<Self, CliError> {
+        let (format, key) = options.read()?;
+        Ok(Self::Requests(Box::new(Requests { format, key, key_name: options.key.clone() })))
+    }
+
     pub(super) fn parse(&self, line: &[u8], keys: &mut Keys) -> Result<Parsed, UnreadableLine> {
         let unreadable = |reason| UnreadableLine { reason, other_format: None };
         match self {
@@ -71,5 +79,102 @@ impl Keys {
         let key: Arc<str> = key.into();
         self.known.insert(Arc::clone(&key));
         key
+    }
+}
+
+/// The calls that took leases, by the names that the file gives to them.
+pub(super) struct Leases<'l> {
+    limits: &'l Limits,
+    named: HashMap<String, Call>,
+}
+
+impl<'l> Leases<'l> {
+    pub(super) fn new(limits: &'l Limits) -> Self {
+        Self { limits, named: HashMap::new() }
+    }
+
+    /// Gives a call on a concurrency limit a lease, and a release or a renewal the call that it is for: the last one before it
+    /// with that lease. Events must be in the order of time. `place`: that of the event's line.
+    pub(super) fn name(&mut self, event: &mut Event, place: usize) -> Result<(), String> {
+        if matches!(event.op, Op::Release | Op::Renew) {
+            let name = event.lease.as_deref().unwrap_or_default();
+            let call = self.named.get(name).ok_or_else(|| format!("no earlier call has the lease \"{name}\""))?;
+            event.call = call.clone();
+            return Ok(());
+        }
+        let has_slots =
+            |item: &Item| self.limits.get(item.limit_name()).is_some_and(|limit| limit.kind() == Kind::Concurrency);
+        if event.op == Op::Limit && (event.lease.is_some() || event.call.items().iter().any(has_slots)) {
+            let id = i64::try_from(place).ok().and_then(|place| LeaseId::new(place + 2));
+            event.call = event.call.clone().lease(id.unwrap_or_else(LeaseId::random));
+            if let Some(name) = event.lease.clone() {
+                self.named.insert(name, event.call.clone());
+            }
+        }
+        Ok(())
+    }
+}
+
+/// What goes wrong in a pass over a recording, beside its calls.
+pub(super) struct Faults(Mutex<State>);
+
+struct State {
+    lines: Unreadable,
+    /// The error that has ended the pass.
+    error: Option<CliError>,
+}
+
+/// What is done with lines that cannot be read.
+pub(super) enum Unreadable {
+    /// Counts lines, and ends the pass if there are too many.
+    Count(BadLines),
+    /// Keeps lines until they are taken.
+    Keep(Vec<BadLine>),
+    /// Leaves lines out: those of a file that was read before.
+    LeaveOut,
+}
+
+impl Faults {
+    pub(super) fn new(lines: Unreadable) -> Self {
+        Self(Mutex::new(State { lines, error: None }))
+    }
+
+    /// Adds a line. `read`: the number of lines that were read, with this one.
+    pub(super) fn add(&self, line: BadLine, read: u64) -> Result<(), CliError> {
+        match &mut self.locked().lines {
+            Unreadable::Count(lines) => lines.add(line, read),
+            Unreadable::Keep(lines) => {
+                lines.push(line);
+                Ok(())
+            }
+            Unreadable::LeaveOut => Ok(()),
+        }
+    }
+
+    /// Ends the pass.
+    pub(super) fn end(&self, error: CliError) {
+        self.locked().error = Some(error);
+    }
+
+    /// Returns the kept lines, and removes them. Returns the error that has ended the pass, if one has.
+    pub(super) fn take(&self) -> Result<Vec<BadLine>, CliError> {
+        let mut state = self.locked();
+        match (state.error.take(), &mut state.lines) {
+            (Some(error), _) => Err(error),
+            (None, Unreadable::Keep(lines)) => Ok(std::mem::take(lines)),
+            (None, _) => Ok(Vec::new()),
+        }
+    }
+
+    /// The note on the lines that were counted, after all lines were read. Returns an error if there are too many.
+    pub(super) fn note(&self, all: u64) -> Result<Option<String>, CliError> {
+        match &self.locked().lines {
+            Unreadable::Count(lines) => lines.check(all).map(|()| lines.note(all)),
+            Unreadable::Keep(_) | Unreadable::LeaveOut => Ok(None),
+        }
+    }
+
+    fn locked(&self) -> MutexGuard<'_, State> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }

@@ -6,11 +6,10 @@ use std::sync::Arc;
 use crate::error::CliError;
 use crate::output;
 use crate::plot::{Became, Bins, Panel, PlotArgs};
-use crate::replay::Timed;
 use crate::replay::recording::Recording;
+use crate::replay::sandbox::{Purpose, Timed};
 use crate::text::grouped;
-use pg_limiter::Op;
-use pg_limiter::{Call, Decision, InvalidCall, Item, Limits};
+use pg_limiter::{Call, Decision, InvalidCall, Item, Limits, Op};
 
 /// The most panels in a picture.
 const MOST_PANELS: usize = 20;
@@ -70,7 +69,7 @@ impl Pictured {
     }
 
     /// The questions for the balances to draw, in the order of time. The tag is the index of the panel.
-    pub(super) fn questions(&self, pass: usize, passes: usize) -> Vec<Timed<usize>> {
+    pub(super) fn questions(&self, pass: usize, passes: usize) -> Vec<Timed<Purpose>> {
         let mut questions = Vec::new();
         for (place, (panel, key)) in self.panels.iter().zip(&self.keys).enumerate() {
             // Each limit of an access log has its own pass.
@@ -79,7 +78,8 @@ impl Pictured {
             }
             if let Some(key) = key {
                 let call = || Call::from(Item::new(&*panel.name, &**key).count(0));
-                questions.extend(panel.moments().map(|at| Timed { at, op: Op::Check, call: call(), tag: place }));
+                let question = |at| Timed { at, op: Op::Check, call: call(), tag: Purpose::Balance(place) };
+                questions.extend(panel.moments().map(question));
             }
         }
         questions.sort_by_key(|question| question.at);

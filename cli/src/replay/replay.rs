@@ -1,27 +1,23 @@
 use std::path::PathBuf;
-use std::process::ExitCode;
+use std::sync::Arc;
 
 use clap::Args;
 
 use crate::database::Database;
 use crate::error::CliError;
+use crate::input;
 use crate::limit_args::Sourced;
 use crate::lines::{LineArgs, Source};
-use crate::plot::{Clock, Picture, PlotArgs};
-use crate::progress::Progress;
+use crate::output::{self, Progress};
+use crate::plot::{Clock, Panel, Picture, PlotArgs};
 use crate::replay::access_log::LogOptions;
-use crate::replay::apply::{Timed, decide_some};
-use crate::replay::decisions::Decisions;
-use crate::replay::faults::Faults;
-use crate::replay::merge::in_time_order;
+use crate::replay::parser::{Faults, Parser, Unreadable};
 use crate::replay::pictured::Pictured;
 use crate::replay::recording::Recording;
-use crate::replay::sandbox::Sandbox;
-use crate::replay::table::table;
-use crate::replay::tally::Tally;
-use crate::text::{describe, escaped};
-use crate::{input, output};
-use pg_limiter::Limits;
+use crate::replay::sandbox::{Purpose, Sandbox, Timed, in_time_order};
+use crate::replay::tally::{Decisions, Tally, table};
+use crate::text::{describe, escaped, grouped};
+use pg_limiter::{Limit, Limits};
 
 #[derive(Args, Debug)]
 pub(crate) struct ReplayArgs {
@@ -53,15 +49,7 @@ pub(crate) struct ReplayArgs {
     json: bool,
 }
 
-/// A question to the database.
-enum Purpose {
-    /// The call of a line.
-    Line(usize),
-    /// A balance for a panel of the picture.
-    Balance(usize),
-}
-
-pub(crate) async fn run(args: ReplayArgs, database: Database) -> Result<ExitCode, CliError> {
+pub(crate) async fn run(args: ReplayArgs, database: Database) -> Result<(), CliError> {
     let recorded = args.events.as_deref().or(args.access_log.as_deref());
     if recorded.is_some_and(input::is_stdin) && args.limits.as_deref().is_some_and(input::is_stdin) {
         return Err(CliError::usage(
@@ -92,7 +80,7 @@ pub(crate) async fn run(args: ReplayArgs, database: Database) -> Result<ExitCode
     let progress = Progress::parts("replaying", calls.saturating_mul(recording.passes()));
     let mut tallies = Vec::new();
     for pass in 0..recording.passes() {
-        tallies.push(replay_once(&args, &limits, &recording, pass, &mut pictured, &mut sandbox, &progress).await?);
+        tallies.push(replay_once(args.json, &limits, &recording, pass, &mut pictured, &mut sandbox, &progress).await?);
     }
     drop(progress);
     sandbox.close().await?;
@@ -100,15 +88,12 @@ pub(crate) async fn run(args: ReplayArgs, database: Database) -> Result<ExitCode
     if let (Some(file), Some(pictured)) = (file, pictured) {
         file.draw(&picture(&args, pictured))?;
     }
-    if !args.json {
-        output::lines(tables(&args, &limits, &tallies))?;
-    }
-    Ok(ExitCode::SUCCESS)
+    if args.json { Ok(()) } else { output::lines(tables(&args, &limits, &tallies)) }
 }
 
-/// One pass over the recording. With `--json`, prints its decisions.
+/// One pass over the recording. With `json`, prints its decisions.
 async fn replay_once(
-    args: &ReplayArgs,
+    json: bool,
     limits: &Limits,
     recording: &Recording,
     pass: usize,
@@ -117,12 +102,9 @@ async fn replay_once(
     progress: &Progress,
 ) -> Result<Tally, CliError> {
     let (mut tally, mut decisions) = (Tally::default(), Decisions::default());
-    let faults = if args.json { Faults::kept() } else { Faults::left_out() };
+    let faults = Faults::new(if json { Unreadable::Keep(Vec::new()) } else { Unreadable::LeaveOut });
     let questions = pictured.as_ref().map(|drawn| drawn.questions(pass, recording.passes())).unwrap_or_default();
-    let mut calls = in_time_order(
-        questions.into_iter().map(|question| question.tagged(Purpose::Balance)),
-        recording.pass(pass, &faults)?.map(|call| call.tagged(Purpose::Line)),
-    );
+    let mut calls = in_time_order(questions, recording.pass(pass, &faults, &Progress::hidden())?);
     loop {
         let each = |timed: Timed<Purpose>, decision| match (&timed.tag, &mut *pictured) {
             (Purpose::Balance(panel), Some(drawn)) => drawn.answered(*panel, timed.at, &decision),
@@ -132,14 +114,14 @@ async fn replay_once(
                 if let Some(drawn) = drawn {
                     drawn.add(&timed, &decision);
                 }
-                if args.json {
+                if json {
                     decisions.add(*place, timed.op, &decision);
                 } else {
                     tally.add(&timed, &decision);
                 }
             }
         };
-        let goes_on = decide_some(&mut calls, limits, sandbox, each).await?;
+        let goes_on = sandbox.decide_some(&mut calls, limits, each).await?;
         faults.take()?.iter().for_each(|line| decisions.add_bad(line));
         decisions.print()?;
         if !goes_on {
@@ -156,7 +138,9 @@ fn only_key(args: &ReplayArgs) -> Result<Option<String>, CliError> {
 
 fn read(args: &ReplayArgs, Sourced { limits, source }: &Sourced, needs_keys: bool) -> Result<Recording, CliError> {
     match (&args.events, args.apply.as_slice(), &args.access_log) {
-        (Some(events), ..) => Recording::events(Source::open(events)?, limits, &args.lines, needs_keys),
+        (Some(events), ..) => {
+            Recording::read(Source::open(events)?, Parser::Events, limits, Vec::new(), &args.lines, needs_keys)
+        }
         (None, [_, ..], Some(log)) => {
             for (place, name) in args.apply.iter().enumerate() {
                 if limits.get(name).is_none() {
@@ -172,7 +156,8 @@ fn read(args: &ReplayArgs, Sourced { limits, source }: &Sourced, needs_keys: boo
                 return Err(CliError::usage("--json prints the decisions of one limit: give --apply once"));
             }
             let applied = args.apply.iter().map(|name| name.as_str().into()).collect();
-            Recording::access_log(Source::open(log)?, &args.log, limits, applied, &args.lines, needs_keys)
+            let (source, parser) = (Source::open(log)?, Parser::requests(&args.log)?);
+            Recording::read(source, parser, limits, applied, &args.lines, needs_keys)
         }
         _ => Err(CliError::usage("nothing to replay: use --events FILE, or --apply NAME and --access-log FILE")),
     }
@@ -207,4 +192,35 @@ fn picture(args: &ReplayArgs, pictured: Pictured) -> Picture {
         heading.push_str(&format!(", the key {}", escaped(key)));
     }
     Picture { heading, clock: Clock::Utc, panels: pictured.into_panels() }
+}
+
+/// Applies each limit alone to the requests of an access log of at most `most` lines, and returns a panel for each, and notes on
+/// the lines.
+pub(crate) async fn panels_of_log(
+    log: &[u8],
+    options: &LogOptions,
+    named: &[(Arc<str>, Limit)],
+    most: usize,
+    sandbox: &mut Sandbox,
+) -> Result<(Vec<Panel>, Vec<String>), CliError> {
+    let mut limits = Limits::new();
+    for (name, limit) in named {
+        limits = limits.define(name, *limit).map_err(CliError::usage)?;
+    }
+    let applied = named.iter().map(|(name, _)| Arc::clone(name)).collect();
+    let source = Source::bytes("the access log", log.to_vec());
+    let parser = Parser::requests(options)?;
+    let mut recording = Recording::read(source, parser, &limits, applied, &LineArgs::default(), true)?;
+    if recording.summary.lines == 0 {
+        return Err(CliError::usage("the access log has no lines"));
+    }
+    if recording.summary.lines > most as u64 {
+        return Err(CliError::usage(format!("the access log has more than {} lines", grouped(most as u64))));
+    }
+    let notes = std::mem::take(&mut recording.notes);
+    let mut pictured = Some(Pictured::new(&recording, &limits, &PlotArgs::default(), None)?);
+    for pass in 0..recording.passes() {
+        replay_once(false, &limits, &recording, pass, &mut pictured, sandbox, &Progress::hidden()).await?;
+    }
+    Ok((pictured.map(Pictured::into_panels).unwrap_or_default(), notes))
 }

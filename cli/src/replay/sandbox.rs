@@ -1,13 +1,16 @@
 //! A sandbox for replays. The limiter's migrations create its tables and functions in the temporary schema of the session,
-//! in a transaction that is rolled back. The existing rows of the database are neither read nor changed.
+//! in a transaction that is rolled back. The existing rows of the database are neither read nor changed. The database decides calls
+//! in it at given times.
+
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use sqlx::{AssertSqlSafe, Connection, PgConnection};
 
 use crate::database::Running;
 use crate::error::CliError;
-use crate::progress::Progress;
+use crate::output::Progress;
 use pg_limiter::migrate::{Part, functions, migrations};
-use pg_limiter::{CallAt, Decision, InvalidCall, Limits, Schema, TransactionLimiter};
+use pg_limiter::{Call, CallAt, Decision, InvalidCall, Limits, Op, Schema, TransactionLimiter};
 
 pub(crate) struct Sandbox {
     connection: PgConnection,
@@ -38,15 +41,26 @@ impl Sandbox {
         Ok(Self { connection, schema, rate_limits: None })
     }
 
-    pub(crate) async fn decide(
+    /// Decides the next calls, in the given order, which must be the order of time. Returns whether there were any.
+    pub(crate) async fn decide_some<T>(
         &mut self,
+        calls: &mut impl Iterator<Item = Timed<T>>,
         limits: &Limits,
-        calls: &[CallAt],
-    ) -> Result<Vec<Result<Decision, InvalidCall>>, CliError> {
+        mut each: impl FnMut(Timed<T>, Result<Decision, InvalidCall>),
+    ) -> Result<bool, CliError> {
+        let chunk: Vec<Timed<T>> = calls.take(CHUNK).collect();
+        if chunk.is_empty() {
+            return Ok(false);
+        }
+        let asked = chunk.iter().map(|timed| CallAt::new(moment(timed.at), timed.op, timed.call.clone()));
+        let asked: Vec<CallAt> = asked.collect();
         let schema = &self.schema;
         let rate_limits =
             self.rate_limits.get_or_insert_with(|| TransactionLimiter::in_schema(limits.clone(), schema.clone()));
-        Ok(rate_limits.decide_at(&mut self.connection, calls).await?)
+        for (timed, decision) in chunk.into_iter().zip(rate_limits.decide_at(&mut self.connection, &asked).await?) {
+            each(timed, decision);
+        }
+        Ok(true)
     }
 
     /// Empties the tables, for another run with other limits.
@@ -59,5 +73,64 @@ impl Sandbox {
     pub(crate) async fn close(mut self) -> Result<(), CliError> {
         sqlx::raw_sql("ROLLBACK").execute(&mut self.connection).await?;
         Ok(self.connection.close().await?)
+    }
+}
+
+/// Calls per statement: enough to make the round trip negligible.
+pub(crate) const CHUNK: usize = 250;
+
+/// A call, and the time at which it is made.
+#[derive(Clone, Debug)]
+pub(crate) struct Timed<T> {
+    /// In microseconds since the Unix epoch.
+    pub(crate) at: i64,
+    pub(crate) op: Op,
+    pub(crate) call: Call,
+    /// Identifies the call to the caller of [`Sandbox::decide_some`].
+    pub(crate) tag: T,
+}
+
+/// Why the database is asked.
+pub(super) enum Purpose {
+    /// The call of a line.
+    Line(usize),
+    /// A balance for a panel of the picture.
+    Balance(usize),
+}
+
+/// The time that is this many microseconds after the Unix epoch.
+pub(crate) fn moment(micros: i64) -> SystemTime {
+    let since = Duration::from_micros(micros.unsigned_abs());
+    if micros < 0 { UNIX_EPOCH - since } else { UNIX_EPOCH + since }
+}
+
+/// Merges two sequences of calls, each in the order of time. If times are equal, `first` goes first.
+pub(super) fn in_time_order<T>(
+    first: impl IntoIterator<Item = Timed<T>>,
+    second: impl IntoIterator<Item = Timed<T>>,
+) -> impl Iterator<Item = Timed<T>> {
+    let (mut first, mut second) = (first.into_iter().peekable(), second.into_iter().peekable());
+    std::iter::from_fn(move || match (first.peek(), second.peek()) {
+        (Some(one), Some(other)) if other.at < one.at => second.next(),
+        (Some(_), _) => first.next(),
+        (None, _) => second.next(),
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use pg_limiter::{Call, Op};
+
+    fn row(tag: char, times: &[i64]) -> Vec<Timed<char>> {
+        times.iter().map(|at| Timed { at: *at, op: Op::Limit, call: Call::from(("a", "")), tag }).collect()
+    }
+
+    #[test]
+    fn merging_keeps_every_event_and_takes_ties_from_the_first() {
+        let merged: Vec<(i64, char)> =
+            in_time_order(row('q', &[1, 3, 3, 9]), row('c', &[0, 3, 4])).map(|timed| (timed.at, timed.tag)).collect();
+        assert_eq!(merged, [(0, 'c'), (1, 'q'), (3, 'q'), (3, 'q'), (3, 'c'), (4, 'c'), (9, 'q')]);
+        assert_eq!(in_time_order(row('q', &[]), row('c', &[5])).count(), 1);
     }
 }

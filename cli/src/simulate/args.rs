@@ -4,16 +4,16 @@ use clap::{Args, ValueEnum};
 
 use crate::database::Database;
 use crate::error::CliError;
-use crate::length::{parse_micros, period_micros};
 use crate::limit_args::{LimitArgs, Sourced, finite};
 use crate::plot::PlotArgs;
 use crate::simulate::traffic::{Pace, Shape, Traffic};
+use crate::text::{parse_micros, period_micros};
 use pg_limiter::{Kind, Limit};
 
 #[derive(Args, Debug)]
 pub(crate) struct SimulateArgs {
     #[command(flatten)]
-    limit: LimitArgs,
+    pub(super) limit: LimitArgs,
     /// Simulate this limit of the limits file, or this stored limit; repeat for several limits, printed in this order [default: all of them]
     #[arg(long = "limit", help_heading = "The limit", value_name = "NAME")]
     only: Vec<String>,
@@ -21,7 +21,7 @@ pub(crate) struct SimulateArgs {
     #[arg(long, help_heading = "The limit", value_name = "KEY", default_value = "", hide_default_value = true)]
     pub(super) key: String,
     #[command(flatten)]
-    traffic: TrafficArgs,
+    pub(super) traffic: TrafficArgs,
     #[command(flatten)]
     pub(super) plot: PlotArgs,
     /// Print JSON, one object per limit and line, with the tokens of every bar of the picture
@@ -31,7 +31,7 @@ pub(crate) struct SimulateArgs {
 
 #[derive(Args, Debug)]
 #[group(skip)]
-struct TrafficArgs {
+pub(super) struct TrafficArgs {
     /// Pattern of the calls; every limit is offered the same calls
     #[arg(long, help_heading = HEADING, value_enum, value_name = "KIND", default_value = "poisson")]
     traffic: Shape,
@@ -57,16 +57,16 @@ struct TrafficArgs {
     hold: Option<String>,
     /// Tokens that each call takes, or slots
     #[arg(long, help_heading = HEADING, value_name = "TOKENS", default_value = "1", value_parser = finite, allow_negative_numbers = true)]
-    count: f64,
+    pub(super) count: f64,
     /// Headroom: a call is admitted only if at least so many tokens are left in the bucket after it
     #[arg(
         long, help_heading = HEADING, value_name = "TOKENS", value_parser = finite, allow_negative_numbers = true,
         conflicts_with = "reserve"
     )]
-    leave: Option<f64>,
+    pub(super) leave: Option<f64>,
     /// Make reservations: calls take tokens before they are available, and wait for them; sliding windows cannot reserve
     #[arg(long, help_heading = HEADING)]
-    reserve: bool,
+    pub(super) reserve: bool,
     /// Whether a denied call is dropped or retried
     #[arg(long, help_heading = HEADING, value_enum, value_name = "WHAT", default_value = "drop")]
     denied: OnDenial,
@@ -100,19 +100,15 @@ impl SimulateArgs {
                     "--limit {name} names a limit of a file, or a stored one: add --limits FILE, or --database-url URL"
                 )));
             }
-            let is_simulated = |kind: &Kind| kind.has_option("rate") && (!self.reserves() || kind.can_reserve());
+            let is_simulated = |kind: &Kind| kind.has_option("rate") && (!self.traffic.reserve || kind.can_reserve());
             let kinds: Vec<Kind> = Kind::ALL.iter().copied().filter(is_simulated).collect();
             let limits = self.limit.of_kinds(&kinds)?;
             return Ok(limits.into_iter().map(|limit| (limit.kind().as_str().into(), limit)).collect());
         };
         let named: Vec<(Arc<str>, Limit)> = if self.only.is_empty() {
             let all = limits.iter().map(|(name, limit)| (name.into(), *limit));
-            let (gates, with_tokens): (Vec<(Arc<str>, Limit)>, Vec<_>) =
-                all.partition(|(_, limit)| limit.kind() == Kind::Gate);
-            if let (true, Some((name, _))) = (with_tokens.is_empty(), gates.first()) {
-                return Err(is_gate(name));
-            }
-            with_tokens
+            let (gates, with_tokens): (Vec<_>, Vec<_>) = all.partition(|(_, limit)| limit.kind() == Kind::Gate);
+            if with_tokens.is_empty() { gates } else { with_tokens }
         } else {
             let find = |name: &String| {
                 let no_such = || {
@@ -190,22 +186,6 @@ impl SimulateArgs {
         };
         traffic.check()?;
         Ok(traffic)
-    }
-
-    pub(super) fn limits_are_inline(&self) -> bool {
-        self.limit.file().is_none()
-    }
-
-    pub(super) const fn count(&self) -> f64 {
-        self.traffic.count
-    }
-
-    pub(super) fn leave(&self) -> f64 {
-        self.traffic.leave.unwrap_or_default()
-    }
-
-    pub(super) const fn reserves(&self) -> bool {
-        self.traffic.reserve
     }
 
     pub(super) fn retries(&self) -> bool {

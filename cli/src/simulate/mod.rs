@@ -1,11 +1,8 @@
 //! The command `simulate`: offers generated traffic to limits. The same SQL decides as in production.
 
 mod args;
-mod json;
 mod outcome;
-mod play;
 mod simulate;
-mod table;
 mod traffic;
 
 pub(super) use args::SimulateArgs;

@@ -1,38 +1,19 @@
-use std::process::ExitCode;
+use std::cmp::Reverse;
+use std::collections::{BinaryHeap, HashMap};
 use std::sync::Arc;
 
 use crate::database::Database;
 use crate::error::CliError;
-use crate::length::period_micros;
+use crate::input;
 use crate::limit_args::Sourced;
-use crate::plot::{Bins, Clock, Panel, Picture};
-use crate::progress::Progress;
-use crate::replay::Sandbox;
+use crate::output::{self, Progress};
+use crate::plot::{Became, Bins, Clock, Panel, Picture};
+use crate::replay::{CHUNK, Sandbox, Timed};
 use crate::simulate::args::SimulateArgs;
-use crate::simulate::outcome::Outcome;
-use crate::simulate::play::Play;
-use crate::simulate::traffic::Traffic;
-use crate::simulate::{json, table};
-use crate::text::grouped;
-use crate::{input, output};
-use pg_limiter::Op;
-use pg_limiter::{Kind, LeaseId, Limit, Limits};
-
-/// One limit, and the outcome of the calls to it.
-pub(super) struct Simulated {
-    pub(super) name: Arc<str>,
-    pub(super) limit: Limit,
-    pub(super) outcome: Outcome,
-    /// The length of the simulation, in microseconds.
-    pub(super) length: i64,
-}
-
-impl Simulated {
-    /// Whether calls held slots, and so took no tokens in any period.
-    pub(super) fn has_slots(&self) -> bool {
-        self.limit.kind() == Kind::Concurrency
-    }
-}
+use crate::simulate::outcome::{Outcome, Simulated, object, table};
+use crate::simulate::traffic::{MOST_CALLS, Traffic};
+use crate::text::{grouped, period_micros};
+use pg_limiter::{Call, Decision, InvalidCall, Item, Kind, LeaseId, Limit, Limits, Op};
 
 /// The limits, and the calls that each of them is offered.
 struct Prepared<'a> {
@@ -66,25 +47,9 @@ impl<'a> Prepared<'a> {
         for (name, limit) in &prepared.named {
             // Reject a call that can never be allowed without connecting to the database.
             let lease = (limit.kind() == Kind::Concurrency).then(LeaseId::random);
-            prepared.play(name, limit).call(lease).validate(Op::Limit, &prepared.limits)?;
+            Play::new(&prepared, name, limit).call(lease).validate(Op::Limit, &prepared.limits)?;
         }
         Ok(prepared)
-    }
-
-    fn play<'b>(&'b self, name: &'b Arc<str>, limit: &Limit) -> Play<'b> {
-        let args = self.args;
-        Play {
-            name,
-            key: &args.key,
-            count: args.count(),
-            leave: args.leave(),
-            reserve: args.reserves(),
-            retry: args.retries(),
-            times: &self.times,
-            holds: if limit.kind() == Kind::Concurrency { &self.holds } else { &[] },
-            lease: period_micros(limit),
-            end: self.traffic.length,
-        }
     }
 
     async fn run(
@@ -96,7 +61,7 @@ impl<'a> Prepared<'a> {
         let (mut panels, mut simulated) = (Vec::new(), Vec::new());
         for (name, limit) in &self.named {
             let mut panel = Panel::new(name, *limit, String::new(), self.bins, with_balance);
-            let outcome = self.play(name, limit).run(&self.limits, sandbox, &mut panel, bar).await?;
+            let outcome = Play::new(self, name, limit).run(sandbox, &mut panel, bar).await?;
             panels.push(panel);
             simulated.push(Simulated { name: Arc::clone(name), limit: *limit, outcome, length: self.traffic.length });
         }
@@ -123,10 +88,10 @@ pub(crate) async fn panels_of_traffic(
     Ok((prepared.traffic.describe(), panels))
 }
 
-pub(crate) async fn run(args: SimulateArgs, database: Database) -> Result<ExitCode, CliError> {
+pub(crate) async fn run(args: SimulateArgs, database: Database) -> Result<(), CliError> {
     let file = args.plot.file()?;
     let prepared = Prepared::new(&args, args.stored(&database).await?, None)?;
-    if args.limits_are_inline() {
+    if args.limit.file().is_none() {
         input::warn(&prepared.limits);
     }
     let running = database.start().await?;
@@ -141,9 +106,151 @@ pub(crate) async fn run(args: SimulateArgs, database: Database) -> Result<ExitCo
         file.draw(&picture)?;
     }
     if args.json {
-        output::lines(simulated.iter().zip(&picture.panels).map(|(simulated, panel)| json::object(simulated, panel)))?;
+        output::lines(simulated.iter().zip(&picture.panels).map(|(simulated, panel)| object(simulated, panel)))
     } else {
-        output::lines(table::table(&prepared.traffic.describe(), &simulated, args.retries()))?;
+        output::lines(table(&prepared.traffic.describe(), &simulated, args.retries()))
     }
-    Ok(ExitCode::SUCCESS)
+}
+
+/// A question to the database. At the same time, the first variant goes first.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+enum Step {
+    /// The release of a lease.
+    Release(LeaseId),
+    /// The balance.
+    Balance,
+    /// The call with this index in [`Prepared::times`], and the lease under which it takes slots.
+    Call(usize, Option<LeaseId>),
+}
+
+/// The calls to one of the limits. The database decides each of them.
+struct Play<'a> {
+    of: &'a Prepared<'a>,
+    name: &'a str,
+    /// Whether calls hold slots.
+    has_slots: bool,
+    /// The length of a lease.
+    lease: i64,
+}
+
+impl<'a> Play<'a> {
+    fn new(of: &'a Prepared<'a>, name: &'a str, limit: &Limit) -> Self {
+        Self { of, name, has_slots: limit.kind() == Kind::Concurrency, lease: period_micros(limit) }
+    }
+
+    fn item(&self) -> Item {
+        Item::new(self.name, self.of.args.key.as_str())
+    }
+
+    /// A call, which takes slots under this lease.
+    fn call(&self, lease: Option<LeaseId>) -> Call {
+        let traffic = &self.of.args.traffic;
+        let call = Call::from(self.item().count(traffic.count).leave(traffic.leave.unwrap_or_default()));
+        let call = if traffic.reserve { call.reserve() } else { call };
+        if let Some(lease) = lease { call.lease(lease) } else { call }
+    }
+
+    async fn run(&self, sandbox: &mut Sandbox, panel: &mut Panel, progress: &Progress) -> Result<Outcome, CliError> {
+        let Prepared { args, limits, times, .. } = self.of;
+        let (end, count, retry) = (self.of.traffic.length, args.traffic.count, args.retries());
+        let mut outcome = Outcome::of(times.len());
+        // When the leases of admitted calls began.
+        let mut held: HashMap<LeaseId, i64> = HashMap::new();
+        let calls = times.iter().enumerate().map(|(nth, at)| Reverse((*at, Step::Call(nth, None))));
+        let mut asked: BinaryHeap<_> = panel.moments().map(|at| Reverse((at, Step::Balance))).chain(calls).collect();
+        loop {
+            let chunk = self.next(&mut asked);
+            if chunk.is_empty() {
+                for since in held.into_values() {
+                    outcome.hold(self.held_until(since, end) - since, count);
+                }
+                return Ok(outcome);
+            }
+            let mut impossible = None;
+            let each = |timed: Timed<Step>, decision: Result<Decision, InvalidCall>| {
+                let (decision, nth, lease) = match (decision, timed.tag) {
+                    (Ok(decision), Step::Call(nth, lease)) => (decision, nth, lease),
+                    (Ok(decision), Step::Release(lease)) => {
+                        if let Some(since) = held.remove(&lease) {
+                            let length = self.held_until(since, timed.at) - since;
+                            outcome.release(length, count, decision.is_allowed());
+                        }
+                        return panel.series.balance(timed.at, decision.remaining());
+                    }
+                    (Ok(decision), Step::Balance) => return panel.series.balance(timed.at, decision.remaining()),
+                    (Err(error), _) => return impossible = Some(error),
+                };
+                progress.add(1);
+                let became = Became::of(&decision, decision.is_denied());
+                panel.add(timed.at, count, became, decision.remaining());
+                let wait = decision.retry_after().or(decision.wait());
+                if became != Became::Denied {
+                    outcome.admit(timed.at, times[nth], count, wait);
+                    if let Some(lease) = lease {
+                        held.insert(lease, timed.at);
+                        outcome.most_held = outcome.most_held.max(panel.capacity() - decision.remaining());
+                    }
+                } else if retry {
+                    outcome.deny(None);
+                    let wait = wait.and_then(|wait| i64::try_from(wait.as_micros()).ok()).unwrap_or(i64::MAX);
+                    // Retrying after a wait of 0 would loop forever.
+                    let again = timed.at.saturating_add(wait.max(1));
+                    if again < end {
+                        asked.push(Reverse((again, Step::Call(nth, None))));
+                    }
+                } else {
+                    outcome.deny(wait);
+                }
+            };
+            sandbox.decide_some(&mut chunk.into_iter(), limits, each).await?;
+            if let Some(error) = impossible {
+                return Err(error.into());
+            }
+            if outcome.offered > MOST_CALLS as u64 && retry {
+                return Err(CliError::usage(format!(
+                    "with the retries there are more than {} calls: use fewer --calls or a shorter --for",
+                    grouped(MOST_CALLS as u64)
+                )));
+            }
+        }
+    }
+
+    /// Removes the next calls that one statement can decide. With retries, these are calls at the same time only: a denial
+    /// adds a retry before later calls.
+    fn next(&self, asked: &mut BinaryHeap<Reverse<(i64, Step)>>) -> Vec<Timed<Step>> {
+        let mut chunk: Vec<Timed<Step>> = Vec::new();
+        while let Some(Reverse((at, _))) = asked.peek()
+            && chunk.len() < CHUNK
+            && (!self.of.args.retries() || chunk.first().is_none_or(|first| first.at == *at))
+            && let Some(Reverse((at, mut tag))) = asked.pop()
+        {
+            let (op, call) = match tag {
+                Step::Call(nth, _) => {
+                    let hold = self.of.holds.get(nth).filter(|_| self.has_slots);
+                    let lease = hold.map(|hold| self.draw_lease(at, *hold, asked));
+                    tag = Step::Call(nth, lease);
+                    (Op::Limit, self.call(lease))
+                }
+                Step::Release(lease) => (Op::Release, self.item().lease(lease)),
+                Step::Balance => (Op::Check, self.item().count(0).into()),
+            };
+            chunk.push(Timed { at, op, call, tag });
+        }
+        chunk
+    }
+
+    /// Draws a lease, and adds its release. The release of a call that is denied changes nothing.
+    fn draw_lease(&self, at: i64, hold: i64, asked: &mut BinaryHeap<Reverse<(i64, Step)>>) -> LeaseId {
+        let lease = LeaseId::random();
+        let release = at.saturating_add(hold);
+        if release < self.of.traffic.length {
+            asked.push(Reverse((release, Step::Release(lease))));
+        }
+        lease
+    }
+
+    /// The end of a lease that began at `since`, and is released at `released`.
+    fn held_until(&self, since: i64, released: i64) -> i64 {
+        released.min(since.saturating_add(self.lease))
+    }
 }

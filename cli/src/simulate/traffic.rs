@@ -4,8 +4,7 @@ use rand_pcg::Pcg64;
 use rand_pcg::rand_core::{Rng, SeedableRng};
 
 use crate::error::CliError;
-use crate::length::{format_micros, parse_micros};
-use crate::text::{grouped, plain};
+use crate::text::{format_micros, grouped, parse_micros, plain};
 
 /// The most calls in a run.
 pub(super) const MOST_CALLS: usize = 1_000_000;

@@ -1,11 +1,12 @@
-//! The state of the screen, and its changes by keys. It does no I/O.
+//! What the tabs show, the state of the screen, and its changes by keys.
+
+use std::time::{Duration, Instant};
 
 use ratatui::crossterm::event::{KeyCode, KeyEvent, KeyModifiers};
+use tokio::sync::{mpsc, watch};
 
-use crate::live::{Filter, GroupView, KeyView, LimitView};
-use crate::top::cells::Style;
-use crate::top::columns::{Listed, Sort};
-use crate::top::data::Data;
+use crate::live::{Filter, GroupView, KeyView, LimitView, Live, QueueView, Seen, pause};
+use crate::top::columns::{Listed, Sort, Style};
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) enum Tab {
@@ -41,8 +42,7 @@ impl Filters {
     }
 
     pub(super) fn of_keys(&self) -> Filter {
-        let given = |text: &str| Some(text.to_owned()).filter(|text| !text.is_empty());
-        Filter { limit: given(&self.0[Tab::Limits as usize]), key_prefix: given(self.key()) }
+        Filter { limit: self.0[Tab::Limits as usize].clone(), key_prefix: self.key().to_owned() }
     }
 }
 
@@ -62,6 +62,7 @@ pub(super) enum Next {
     Quit,
 }
 
+/// The state of the screen. It does no I/O.
 pub(super) struct App {
     pub(super) tab: Tab,
     pub(super) filters: Filters,
@@ -229,5 +230,68 @@ impl App {
             Tab::Keys => at(self, &self.keys(), next),
             Tab::Queue => at(self, &self.groups(), next),
         };
+    }
+}
+
+/// The groups of so many queues are read.
+pub(super) const QUEUES: usize = 20;
+/// Keys of each limit that are looked up by their prefix.
+const LIKE: u32 = 5;
+
+/// The results of one round of reading.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Data {
+    pub(super) seen: Seen,
+    pub(super) queues: Vec<QueueView>,
+    /// The groups of the first queues that match the filter.
+    pub(super) groups: Vec<GroupView>,
+    /// Why the queues could not be read.
+    pub(super) queue_error: Option<String>,
+}
+
+impl Data {
+    pub(super) async fn read(live: &Live, filters: &Filters) -> Self {
+        let prefix = filters.key();
+        if !prefix.is_empty() {
+            // The sampler then also follows keys that are neither busy nor empty. A failure shows in the sample, too.
+            for (name, key) in live.keys_like(prefix, LIKE).await.unwrap_or_default() {
+                live.watch_key(&name, &key).await;
+            }
+        }
+        let mut data = Self { seen: live.sample().await, ..Self::default() };
+        data.queue_error = data.read_queues(live, filters).await.err().map(|error| error.to_string());
+        data
+    }
+
+    async fn read_queues(&mut self, live: &Live, filters: &Filters) -> Result<(), crate::error::CliError> {
+        self.queues = live.queues().await?;
+        self.queues.retain(|queue| queue.queue.contains(filters.queue()));
+        for queue in self.queues.iter().take(QUEUES) {
+            self.groups.extend(live.groups(&queue.queue, None).await?);
+        }
+        Ok(())
+    }
+}
+
+/// Reads at this interval, until the receiver is dropped.
+pub(super) async fn keep_reading(
+    live: Live,
+    interval: Duration,
+    mut filters: watch::Receiver<Filters>,
+    data: mpsc::Sender<Data>,
+) {
+    loop {
+        let begin = Instant::now();
+        let wanted = filters.borrow_and_update().clone();
+        let read = Data::read(&live, &wanted).await;
+        let pause = pause(interval, begin, read.seen.error.is_some());
+        if data.send(read).await.is_err() {
+            return;
+        }
+        tokio::select! {
+            () = tokio::time::sleep(pause) => {}
+            // Other filters need other data.
+            changed = filters.changed() => if changed.is_err() { return },
+        }
     }
 }

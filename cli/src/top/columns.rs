@@ -1,10 +1,14 @@
-//! The columns of the tables, and how rows are sorted by them.
+//! The columns of the tables, the texts in their cells, and how rows are sorted by them.
 
-use std::cmp::Ordering;
+use std::borrow::Cow;
+use std::time::Duration;
 
-use crate::live::{GroupView, KeyView, LimitView};
-use crate::text::escaped;
-use crate::top::cells::{self, Style};
+use ratatui::symbols::border;
+
+use crate::error::CliError;
+use crate::key_secret::HiddenKeys;
+use crate::live::{BucketView, Counted, GroupView, How, KeyView, LimitView, Meaning};
+use crate::text::{age, escaped, grouped, shown, tokens};
 
 /// A column of a table with rows of the type `T`.
 pub(super) struct Column<T> {
@@ -16,17 +20,31 @@ pub(super) struct Column<T> {
     /// Whether sorting by it puts the largest first.
     pub(super) is_descending: bool,
     pub(super) cell: fn(&T, &Style, i64) -> String,
-    pub(super) compare: fn(&T, &T) -> Ordering,
+    rank: fn(&T) -> Rank,
+}
+
+/// The value by which rows are sorted: two numbers, of which the first counts most, and a text.
+type Rank = (f64, f64, String);
+
+fn by_text(text: &str) -> Rank {
+    (0.0, 0.0, text.to_owned())
+}
+
+const fn by_number(number: f64) -> Rank {
+    (number, 0.0, String::new())
+}
+
+/// A column whose cells are sorted as texts.
+const fn text<T>(heading: &'static str, cell: fn(&T, &Style, i64) -> String, rank: fn(&T) -> Rank) -> Column<T> {
+    Column { heading, width: None, is_extra: false, is_descending: false, cell, rank }
 }
 
 const fn column<T>(
-    heading: &'static str,
-    width: Option<u16>,
-    is_descending: bool,
+    (heading, width, is_descending): (&'static str, u16, bool),
     cell: fn(&T, &Style, i64) -> String,
-    compare: fn(&T, &T) -> Ordering,
+    rank: fn(&T) -> Rank,
 ) -> Column<T> {
-    Column { heading, width, is_extra: false, is_descending, cell, compare }
+    Column { heading, width: Some(width), is_extra: false, is_descending, cell, rank }
 }
 
 impl<T> Column<T> {
@@ -55,34 +73,22 @@ fn or_full(left: Option<f64>) -> f64 {
 
 impl Listed for LimitView {
     const COLUMNS: &'static [Column<Self>] = &[
-        column("LIMIT", None, false, |limit, _, _| escaped(&limit.name), |a, b| a.name.cmp(&b.name)),
+        text("LIMIT", |limit, _, _| escaped(&limit.name), |limit| by_text(&limit.name)),
+        column(("KEYS", 11, true), |limit, _, _| counted(limit.keys), |limit| by_number(limit.keys.number as f64)),
         column(
-            "KEYS",
-            Some(11),
-            true,
-            |limit, _, _| cells::counted(limit.keys),
-            |a, b| a.keys.number.cmp(&b.keys.number),
+            ("TAKEN/S", 9, true),
+            |limit, _, _| rate(limit.per_second),
+            |limit| (limit.per_second, limit.per_minute, String::new()),
         ),
         column(
-            "TAKEN/S",
-            Some(9),
-            true,
-            |limit, _, _| cells::rate(limit.per_second),
-            |a, b| a.per_second.total_cmp(&b.per_second).then(a.per_minute.total_cmp(&b.per_minute)),
+            ("LEAST LEFT", 11, false),
+            |limit, _, _| percent(least_left(limit)),
+            |limit| by_number(or_full(least_left(limit))),
         ),
         column(
-            "LEAST LEFT",
-            Some(11),
-            false,
-            |limit, _, _| cells::percent(least_left(limit)),
-            |a, b| or_full(least_left(a)).total_cmp(&or_full(least_left(b))),
-        ),
-        column(
-            "LAST 10 MIN",
-            Some(20),
-            true,
+            ("LAST 10 MIN", 20, true),
             |limit, style, _| style.sparkline(&limit.taken, 20),
-            |a, b| a.taken.iter().sum::<f64>().total_cmp(&b.taken.iter().sum()),
+            |limit| by_number(limit.taken.iter().sum()),
         ),
     ];
     const SORTED_BY: usize = 2;
@@ -94,41 +100,27 @@ impl Listed for LimitView {
 
 impl Listed for KeyView {
     const COLUMNS: &'static [Column<Self>] = &[
-        column("LIMIT", None, false, |key, _, _| escaped(&key.bucket.name), |a, b| a.bucket.name.cmp(&b.bucket.name)),
+        text("LIMIT", |key, _, _| escaped(&key.bucket.name), |key| by_text(&key.bucket.name)),
+        text("KEY", |key, style, _| style.key_cell(&key.bucket.key), |key| by_text(&key.bucket.key)),
         column(
-            "KEY",
-            None,
-            false,
-            |key, style, _| style.key_cell(&key.bucket.key),
-            |a, b| a.bucket.key.cmp(&b.bucket.key),
+            ("TAKEN/S", 9, true),
+            |key, _, _| rate(key.per_second),
+            |key| (key.per_second, key.per_minute, String::new()),
         ),
         column(
-            "TAKEN/S",
-            Some(9),
-            true,
-            |key, _, _| cells::rate(key.per_second),
-            |a, b| a.per_second.total_cmp(&b.per_second).then(a.per_minute.total_cmp(&b.per_minute)),
+            ("LEFT", 17, false),
+            |key, _, now| left(key, now),
+            |key| (or_full(key.left()), -(key.bucket.full_at as f64), String::new()),
         ),
         column(
-            "LEFT",
-            Some(17),
-            false,
-            |key, _, now| cells::left(key, now),
-            |a, b| or_full(a.left()).total_cmp(&or_full(b.left())).then(b.bucket.full_at.cmp(&a.bucket.full_at)),
+            ("FULL IN", 10, true),
+            |key, _, now| full_in(&key.bucket, now),
+            |key| by_number(key.bucket.full_at as f64),
         ),
         column(
-            "FULL IN",
-            Some(10),
-            true,
-            |key, _, now| cells::full_in(&key.bucket, now),
-            |a, b| a.bucket.full_at.cmp(&b.bucket.full_at),
-        ),
-        column(
-            "LAST 10 MIN",
-            Some(20),
-            true,
+            ("LAST 10 MIN", 20, true),
             |key: &Self, style, _| style.sparkline(&key.taken, 20),
-            |a, b| a.taken.iter().sum::<f64>().total_cmp(&b.taken.iter().sum()),
+            |key| by_number(key.taken.iter().sum()),
         )
         .extra(),
     ];
@@ -141,37 +133,29 @@ impl Listed for KeyView {
 
 impl Listed for GroupView {
     const COLUMNS: &'static [Column<Self>] = &[
-        column("QUEUE", None, false, |group, _, _| escaped(&group.queue), |a, b| a.queue.cmp(&b.queue)),
-        column("GROUP", None, false, |group, style, _| style.key_cell(&group.group), |a, b| a.group.cmp(&b.group)),
+        text("QUEUE", |group, _, _| escaped(&group.queue), |group| by_text(&group.queue)),
+        text("GROUP", |group, style, _| style.key_cell(&group.group), |group| by_text(&group.group)),
         column(
-            "SCHEDULED",
-            Some(10),
-            true,
-            |group, _, _| cells::counted(group.scheduled),
-            |a, b| a.scheduled.number.cmp(&b.scheduled.number),
+            ("SCHEDULED", 10, true),
+            |group, _, _| counted(group.scheduled),
+            |group| by_number(group.scheduled.number as f64),
         ),
         column(
-            "AVAILABLE",
-            Some(10),
-            true,
-            |group, _, _| cells::counted(group.available),
-            |a, b| a.available.number.cmp(&b.available.number),
+            ("AVAILABLE", 10, true),
+            |group, _, _| counted(group.available),
+            |group| by_number(group.available.number as f64),
         ),
         column(
-            "NEXT START",
-            Some(12),
-            false,
-            |group, _, now| cells::until(group.next_start, now),
-            |a, b| a.next_start.unwrap_or(i64::MAX).cmp(&b.next_start.unwrap_or(i64::MAX)),
+            ("NEXT START", 12, false),
+            |group, _, now| until(group.next_start, now),
+            |group| by_number(group.next_start.map_or(f64::INFINITY, |at| at as f64)),
         ),
         column(
-            "LAG",
-            Some(8),
-            true,
-            |group, _, _| group.lag.map_or_else(|| "-".to_owned(), cells::length),
-            |a, b| a.lag.cmp(&b.lag),
+            ("LAG", 8, true),
+            |group, _, _| group.lag.map_or_else(|| "-".to_owned(), length),
+            |group| by_number(group.lag.map_or(f64::NEG_INFINITY, |lag| lag as f64)),
         ),
-        column("WAITS FOR A SLOT OF", Some(24), false, waits_for, |a, b| a.waits_for.cmp(&b.waits_for)).extra(),
+        column(("WAITS FOR A SLOT OF", 24, false), waits_for, by_waits_for).extra(),
     ];
     const SORTED_BY: usize = 5;
 
@@ -183,6 +167,11 @@ impl Listed for GroupView {
 fn waits_for(group: &GroupView, style: &Style, _: i64) -> String {
     let waits = |(limit, key): &(String, String)| format!("{} {}", escaped(limit), style.key_cell(key));
     group.waits_for.as_ref().map_or_else(|| "-".to_owned(), waits)
+}
+
+/// Groups that wait for nothing come first. No name contains a NUL.
+fn by_waits_for(group: &GroupView) -> Rank {
+    by_text(&group.waits_for.as_ref().map_or_else(String::new, |(limit, key)| format!("{limit}\0{key}")))
 }
 
 /// The column by which a table is sorted.
@@ -199,10 +188,144 @@ impl Sort {
     }
 
     pub(super) fn sort<T: Listed>(self, rows: &mut [T]) {
-        let compare = T::COLUMNS[self.column % T::COLUMNS.len()].compare;
+        let rank = T::COLUMNS[self.column % T::COLUMNS.len()].rank;
         rows.sort_by(|a, b| {
-            let order = if self.is_descending { compare(b, a) } else { compare(a, b) };
+            let (first, second) = if self.is_descending { (rank(b), rank(a)) } else { (rank(a), rank(b)) };
+            let order = first.0.total_cmp(&second.0).then(first.1.total_cmp(&second.1)).then(first.2.cmp(&second.2));
             order.then_with(|| a.id().cmp(&b.id()))
         });
     }
+}
+
+const UNICODE: [char; 8] = ['▁', '▂', '▃', '▄', '▅', '▆', '▇', '█'];
+const ASCII: [char; 8] = ['.', ':', '-', '=', '+', '*', '%', '#'];
+
+const ASCII_BORDER: border::Set<'static> = border::Set {
+    top_left: "+",
+    top_right: "+",
+    bottom_left: "+",
+    bottom_right: "+",
+    vertical_left: "|",
+    vertical_right: "|",
+    horizontal_top: "-",
+    horizontal_bottom: "-",
+};
+
+/// How texts are written.
+#[derive(Clone, Debug)]
+pub(super) struct Style {
+    hidden: Option<HiddenKeys>,
+    is_unicode: bool,
+}
+
+impl Style {
+    pub(super) fn new(hide_keys: bool, is_unicode: bool) -> Result<Self, CliError> {
+        Ok(Self { hidden: hide_keys.then(HiddenKeys::new).transpose()?, is_unicode })
+    }
+
+    /// Unicode, if the locale has it.
+    pub(super) fn of_locale(hide_keys: bool) -> Result<Self, CliError> {
+        let set = ["LC_ALL", "LC_CTYPE", "LANG"].iter().filter_map(std::env::var_os).find(|value| !value.is_empty());
+        let name = set.unwrap_or_default().to_string_lossy().to_uppercase();
+        Self::new(hide_keys, name.contains("UTF-8") || name.contains("UTF8"))
+    }
+
+    /// The key, or a short hash of it.
+    pub(super) fn key<'a>(&self, key: &'a str) -> Cow<'a, str> {
+        self.hidden.as_ref().map_or_else(|| key.into(), |hidden| hidden.hash(key).into())
+    }
+
+    /// A key for a cell.
+    pub(super) fn key_cell(&self, key: &str) -> String {
+        if key.is_empty() {
+            return "(all callers)".to_owned();
+        }
+        let text = shown(&self.key(key), usize::MAX);
+        if self.is_unicode { text } else { text.chars().map(|c| if c.is_ascii() { c } else { '?' }).collect() }
+    }
+
+    pub(super) const fn border(&self) -> border::Set<'static> {
+        if self.is_unicode { border::PLAIN } else { ASCII_BORDER }
+    }
+
+    /// Amounts, oldest first, as columns of different heights. An amount of 0 is a blank.
+    pub(super) fn sparkline(&self, amounts: &[f64], width: usize) -> String {
+        let per_column = amounts.len().div_ceil(width.max(1)).max(1);
+        let sums: Vec<f64> = amounts.chunks(per_column).map(|chunk| chunk.iter().sum()).collect();
+        let most = sums.iter().copied().fold(0.0, f64::max);
+        let heights = if self.is_unicode { UNICODE } else { ASCII };
+        let column = |sum: &f64| {
+            let height = (sum / most * 8.0).ceil() as usize;
+            if most > 0.0 && height > 0 { heights[height.min(8) - 1] } else { ' ' }
+        };
+        sums.iter().map(column).collect()
+    }
+
+    pub(super) const fn mark(&self, is_descending: bool) -> &'static str {
+        match (self.is_unicode, is_descending) {
+            (true, true) => "▼",
+            (true, false) => "▲",
+            (false, true) => "v",
+            (false, false) => "^",
+        }
+    }
+}
+
+/// `1,234`, `~1,234` for an estimate, `1,234+` for a bound.
+pub(super) fn counted(counted: Counted) -> String {
+    let number = grouped(counted.number);
+    match counted.how {
+        How::Exact => number,
+        How::Estimated => format!("~{number}"),
+        How::AtLeast => format!("{number}+"),
+    }
+}
+
+/// Tokens per second: `0`, `0.05`, `12.5`, `1,234`.
+pub(super) fn rate(per_second: f64) -> String {
+    match per_second {
+        rate if rate <= 0.0 => "0".to_owned(),
+        rate if rate < 0.01 => "<0.01".to_owned(),
+        rate if rate < 10.0 => format!("{rate:.2}"),
+        rate if rate < 100.0 => format!("{rate:.1}"),
+        rate => grouped(rate.round() as u64),
+    }
+}
+
+/// The balance of a bucket: `3 of 10`, or the stored value if the capacity is unknown.
+pub(super) fn left(key: &KeyView, now: i64) -> String {
+    let stored = || tokens((key.bucket.stored * 10.0).round() / 10.0);
+    match (key.balance, key.capacity, key.bucket.meaning) {
+        (_, _, Meaning::Blocked) => if key.bucket.is_full(now) { "open" } else { "blocked" }.to_owned(),
+        (Some(balance), Some(capacity), _) => {
+            format!("{} of {}", tokens((balance * 10.0).floor() / 10.0), tokens(capacity))
+        }
+        (_, _, Meaning::TokensLeft) => format!("{} stored", stored()),
+        (_, _, Meaning::TokensTaken) => format!("{} taken", stored()),
+        (_, _, Meaning::SlotsInUse) => format!("{} in use", stored()),
+    }
+}
+
+/// The time until the bucket is full, or the block ends.
+pub(super) fn full_in(bucket: &BucketView, now: i64) -> String {
+    if bucket.is_full(now) { "full".to_owned() } else { length(bucket.full_at - now) }
+}
+
+/// `now`, or the time until then.
+pub(super) fn until(at: Option<i64>, now: i64) -> String {
+    match at {
+        None => "-".to_owned(),
+        Some(at) if at <= now => "now".to_owned(),
+        Some(at) => format!("in {}", length(at - now)),
+    }
+}
+
+/// A length in microseconds, rounded up to seconds.
+pub(super) fn length(micros: i64) -> String {
+    age(Duration::from_secs(micros.unsigned_abs().div_ceil(1_000_000)))
+}
+
+/// The part of a bucket that is left, in percent.
+pub(super) fn percent(part: Option<f64>) -> String {
+    part.map_or_else(|| "-".to_owned(), |part| format!("{:.0} %", (part * 100.0).floor()))
 }

@@ -1,18 +1,18 @@
-//! Draws the screen. Colours repeat what texts and marks show.
+//! Draws the screen, or prints what the tabs show, as text or as JSON. Colours repeat what texts and marks show.
 
 use ratatui::Frame;
 use ratatui::layout::{Alignment, Constraint, Layout, Rect};
 use ratatui::style::{Color, Modifier, Style as Look};
 use ratatui::text::{Line, Span};
 use ratatui::widgets::{Block, Clear, Paragraph, Row, Table, TableState};
+use serde_json::{Value, json};
 
+use crate::error::CliError;
 use crate::live::{Coverage, KeyView, LimitView};
-use crate::output;
-use crate::text::{escaped, grouped, one_line};
-use crate::top::app::{App, Tab};
-use crate::top::cells;
-use crate::top::columns::{Column, Listed, Sort};
-use crate::top::data::QUEUES;
+use crate::text::{aligned, escaped, grouped, one_line};
+use crate::top::app::{App, QUEUES, Tab};
+use crate::top::columns::{Column, Listed, Sort, Style, counted, left, rate};
+use crate::{json, output};
 
 /// Extra columns are shown from this width on.
 const WIDE: u16 = 110;
@@ -175,10 +175,8 @@ fn draw_limits(frame: &mut Frame<'_>, app: &App, area: Rect) {
     let [busiest, _, emptiest] =
         Layout::horizontal([Constraint::Fill(1), Constraint::Length(2), Constraint::Fill(1)]).areas(detail);
     let now = app.data.seen.snapshot.at;
-    let rate = |key: &KeyView| cells::rate(key.per_second);
-    draw_keys(frame, app, ("BUSIEST KEYS", "TAKEN/S", 9), &limit.busiest, rate, busiest);
-    let left = |key: &KeyView| cells::left(key, now);
-    draw_keys(frame, app, ("EMPTIEST KEYS", "LEFT", 17), &limit.emptiest, left, emptiest);
+    draw_keys(frame, app, ("BUSIEST KEYS", "TAKEN/S", 9), &limit.busiest, |key| rate(key.per_second), busiest);
+    draw_keys(frame, app, ("EMPTIEST KEYS", "LEFT", 17), &limit.emptiest, |key| left(key, now), emptiest);
 }
 
 /// `api: token_bucket, 10 per 1m, 4 shards`.
@@ -216,7 +214,7 @@ fn draw_queue(frame: &mut Frame<'_>, app: &App, area: Rect) {
     headings.extend(queues[0].jobs.iter().map(|(state, _)| right(state.to_uppercase())));
     let rows = queues.iter().map(|queue| {
         let mut line = vec![Line::from(escaped(&queue.queue))];
-        line.extend(queue.jobs.iter().map(|(_, count)| right(cells::counted(*count))));
+        line.extend(queue.jobs.iter().map(|(_, count)| right(counted(*count))));
         Row::new(line)
     });
     let widths = std::iter::once(Constraint::Fill(1)).chain(queues[0].jobs.iter().map(|_| Constraint::Length(9)));
@@ -244,4 +242,94 @@ fn draw_help(frame: &mut Frame<'_>, app: &App, area: Rect) {
         Paragraph::new(HELP.map(Line::from).to_vec()).wrap(ratatui::widgets::Wrap { trim: true }).block(block),
         place,
     );
+}
+
+/// The tables of all tabs.
+pub(super) fn text(app: &App) -> Vec<String> {
+    let data = &app.data;
+    let now = data.seen.snapshot.at;
+    let mut lines = Vec::new();
+    if data.seen.error.is_none() {
+        let at = jiff::Timestamp::from_microsecond(now).map(|at| format!("{at:.0}")).unwrap_or_default();
+        lines.push(format!("{at}: {}", coverage(app)));
+        let limits = app.limits();
+        section(&mut lines, text_table(&limits, &app.style, now), "no limits in use");
+        lines.extend(limits.iter().filter(|limit| limit.limit.is_some()).map(described));
+        let unused = &data.seen.snapshot.unused;
+        lines.extend(unused.iter().map(|one| format!("{}: {}, not in use", escaped(&one.name), one.limit)));
+        section(&mut lines, text_table(&app.keys(), &app.style, now), "no busy or empty keys");
+    }
+    if data.queue_error.is_none() {
+        let mut cells = Vec::new();
+        if let Some(first) = data.queues.first() {
+            let headings = first.jobs.iter().map(|(state, _)| state.to_uppercase());
+            cells.push(std::iter::once("QUEUE".to_owned()).chain(headings).collect::<Vec<_>>());
+        }
+        cells.extend(data.queues.iter().map(|queue| {
+            let counts = queue.jobs.iter().map(|(_, count)| counted(*count));
+            std::iter::once(escaped(&queue.queue)).chain(counts).collect()
+        }));
+        section(&mut lines, aligned(&cells, &[0]), "no jobs");
+        let groups = app.groups();
+        if !groups.is_empty() {
+            section(&mut lines, text_table(&groups, &app.style, now), "");
+        }
+    }
+    lines
+}
+
+fn section(lines: &mut Vec<String>, table: Vec<String>, if_empty: &str) {
+    if !lines.is_empty() {
+        lines.push(String::new());
+    }
+    if table.len() > 1 { lines.extend(table) } else { lines.push(if_empty.to_owned()) }
+}
+
+fn text_table<T: Listed>(rows: &[T], style: &Style, now: i64) -> Vec<String> {
+    let mut cells = vec![T::COLUMNS.iter().map(|column| column.heading.to_owned()).collect::<Vec<_>>()];
+    cells.extend(rows.iter().map(|row| T::COLUMNS.iter().map(|column| (column.cell)(row, style, now)).collect()));
+    let is_text = |place: &usize| T::COLUMNS[*place].width.is_none() || T::COLUMNS[*place].width > Some(17);
+    aligned(&cells, &(0..T::COLUMNS.len()).filter(is_text).collect::<Vec<_>>())
+}
+
+/// One object.
+pub(super) fn json(app: &App) -> Result<String, CliError> {
+    let data = &app.data;
+    let snapshot = &data.seen.snapshot;
+    let hide = |keys: &mut Vec<KeyView>| {
+        keys.iter_mut().for_each(|key| key.bucket.key = app.style.key(&key.bucket.key).into_owned());
+    };
+    let limit = |mut limit: LimitView| {
+        hide(&mut limit.busiest);
+        hide(&mut limit.emptiest);
+        hide(&mut limit.asked);
+        limit
+    };
+    let limits: Vec<LimitView> = app.limits().into_iter().map(limit).collect();
+    let groups = app.groups().into_iter().map(|mut group| {
+        group.group = app.style.key(&group.group).into_owned();
+        group.waits_for = group.waits_for.map(|(limit, key)| (limit, app.style.key(&key).into_owned()));
+        group
+    });
+    let queues: Vec<Value> = data
+        .queues
+        .iter()
+        .map(|queue| {
+            let jobs: serde_json::Map<String, Value> =
+                queue.jobs.iter().map(|(state, count)| ((*state).to_owned(), json!(count))).collect();
+            json!({"queue": queue.queue, "jobs": jobs})
+        })
+        .collect();
+    Ok(json::line(&json!({
+        "at": snapshot.at,
+        "watched": snapshot.watched,
+        "coverage": snapshot.coverage,
+        "limits": limits,
+        "unused": snapshot.unused,
+        "note": snapshot.note,
+        "limits_error": data.seen.error,
+        "queues": queues,
+        "groups": groups.collect::<Vec<_>>(),
+        "queue_error": data.queue_error,
+    })))
 }

@@ -3,14 +3,13 @@
 use ratatui::backend::TestBackend;
 use ratatui::crossterm::event::{KeyCode, KeyEvent, KeyModifiers};
 
-use crate::database::{Database, DatabaseArgs, Running};
-use crate::live::Live;
-use crate::top::app::{App, Filters, Next, Tab};
-use crate::top::cells::Style;
-use crate::top::data::Data;
+use crate::database::Running;
+use crate::live::{self, Live};
+use crate::top::app::{App, Data, Filters, Next, Tab};
+use crate::top::columns::Style;
 use crate::top::screen::draw;
 use pg_limiter::queue::{Job, Queue};
-use pg_limiter::{Item, Limiter, LimiterConfig, Limits};
+use pg_limiter::{Item, Limiter};
 
 const LIMITS: &str = r#"
     [limits.api]
@@ -38,12 +37,7 @@ struct Fixture {
 impl Fixture {
     /// Three keys of `api`, one of `logins`, and two groups of the queue `mails`.
     async fn new(hide_keys: bool) -> Self {
-        let args = DatabaseArgs { database_url: None, schema: "rate_limit".to_owned() };
-        let running = Database::new(args).unwrap().start().await.unwrap();
-        let pool = running.ready_pool(2).await.unwrap();
-        let limits = Limits::from_toml(LIMITS).unwrap();
-        let limiter = Limiter::with_config(pool, limits.clone(), LimiterConfig::default());
-        let live = Live::new(running.options().clone(), running.schema().clone(), limits);
+        let live::tests::Fixture { running, limiter, live, .. } = live::tests::fixture(LIMITS).await;
         let app = App::new(Filters::default(), Style::new(hide_keys, true).unwrap());
         let mut fixture = Self { _running: running, limiter, live, app };
         fixture.read().await;

@@ -11,7 +11,7 @@ use axum::middleware::Next;
 use axum::response::{IntoResponse, Response};
 
 use crate::error::CliError;
-use crate::hidden_keys::{random, secret};
+use crate::key_secret::{random, secret};
 use crate::ui::app::App;
 use pg_limiter::KeySecret;
 
@@ -28,8 +28,8 @@ pub(super) struct Access {
     /// The hosts that a loopback address may be called, with the port. `None`: any, because visitors need the token.
     hosts: Option<Vec<String>>,
     cookie: String,
-    /// In each form: a page of another site cannot know it.
-    form: String,
+    /// The value of the field `form` in each form: a page of another site cannot know it.
+    pub(super) form: String,
 }
 
 /// Text that cannot be guessed, for URLs.
@@ -55,11 +55,6 @@ impl Access {
             cookie: format!("pg_limiter_ui_{port}"),
             form: random_token()?,
         })
-    }
-
-    /// The value of the field `form` in each form.
-    pub(super) fn form(&self) -> &str {
-        &self.form
     }
 
     pub(super) fn is_own_form(&self, given: &str) -> bool {
@@ -155,14 +150,12 @@ pub(super) async fn guard(State(app): State<Arc<App>>, request: Request<Body>, n
         (header::REFERRER_POLICY, "no-referrer"),
         (header::CACHE_CONTROL, "no-store"),
         (header::X_FRAME_OPTIONS, "DENY"),
+        (header::HeaderName::from_static("cross-origin-opener-policy"), "same-origin"),
+        (header::HeaderName::from_static("cross-origin-resource-policy"), "same-origin"),
     ];
     for (name, value) in fixed {
         headers.insert(name, HeaderValue::from_static(value));
     }
-    let opener = header::HeaderName::from_static("cross-origin-opener-policy");
-    headers.insert(opener, HeaderValue::from_static("same-origin"));
-    let resource = header::HeaderName::from_static("cross-origin-resource-policy");
-    headers.insert(resource, HeaderValue::from_static("same-origin"));
     response
 }
 

@@ -1,10 +1,9 @@
 //! The changes that visitors may make, with `--allow-changes`.
 
-use std::sync::Arc;
-use std::time::Duration;
+use std::collections::VecDeque;
+use std::sync::{Mutex, PoisonError};
+use std::time::{Duration, Instant};
 
-use axum::Form;
-use axum::extract::State;
 use axum::http::{StatusCode, header};
 use axum::response::{IntoResponse, Response};
 use serde::Deserialize;
@@ -13,10 +12,8 @@ use crate::error::CliError;
 use crate::queue::{Became, Queues, cancel, no_such_job, requeue};
 use crate::ui::app::App;
 use crate::ui::format::key_url;
-use crate::ui::layout::Here;
 use crate::ui::limits_page::no_such_key;
-use crate::ui::page::{PageError, respond};
-use pg_limiter::queue::JobInfo;
+use crate::ui::page::{Here, PageError, respond};
 use pg_limiter::{Item, Limit, Limiter};
 
 /// Calls that write, on connections of their own.
@@ -53,7 +50,7 @@ fn see(url: String) -> Response {
 }
 
 #[derive(Clone, Copy)]
-enum KeyChange {
+pub(super) enum KeyChange {
     Reset,
     Credit,
     Unblock,
@@ -99,7 +96,7 @@ impl KeyChange {
 }
 
 /// Checks the form, changes a key, and leads back to its page.
-async fn change_key(app: &App, of: OfKey, change: KeyChange) -> Response {
+pub(super) async fn change_key(app: &App, of: OfKey, change: KeyChange) -> Response {
     let changed = async {
         own_form(app, &of.form)?;
         let key = app.keys.named(&of.key).ok_or_else(|| no_such_key(app, &of.key))?;
@@ -115,49 +112,58 @@ async fn change_key(app: &App, of: OfKey, change: KeyChange) -> Response {
     }
 }
 
-pub(super) async fn reset(State(app): State<Arc<App>>, Form(of): Form<OfKey>) -> Response {
-    change_key(&app, of, KeyChange::Reset).await
+#[derive(Clone, Copy)]
+pub(super) enum JobChange {
+    Requeue,
+    Cancel,
 }
 
-pub(super) async fn credit(State(app): State<Arc<App>>, Form(of): Form<OfKey>) -> Response {
-    change_key(&app, of, KeyChange::Credit).await
-}
-
-pub(super) async fn unblock(State(app): State<Arc<App>>, Form(of): Form<OfKey>) -> Response {
-    change_key(&app, of, KeyChange::Unblock).await
-}
-
-/// Checks the form, and returns the queues and the job.
-async fn job_of(app: &App, of: &OfJob) -> Result<(Queues, JobInfo), PageError> {
-    own_form(app, &of.form)?;
-    let queues = Queues::new(limiter(app)?.clone());
-    let job = queues.job(of.id).await?.ok_or_else(|| PageError::NotFound(no_such_job(of.id)))?;
-    Ok((queues, job))
-}
-
-fn changed_job(app: &App, id: i64, done: &'static str, became: Result<Became, PageError>) -> Response {
-    match became {
-        Ok(Became::Done(..)) => {
+/// Checks the form, changes a job, and leads back to its page.
+pub(super) async fn change_job(app: &App, OfJob { form, id }: OfJob, change: JobChange) -> Response {
+    let changed = async {
+        own_form(app, &form)?;
+        let queues = Queues::new(limiter(app)?.clone());
+        let job = queues.job(id).await?.ok_or_else(|| PageError::NotFound(no_such_job(id)))?;
+        let (became, done) = match change {
+            JobChange::Requeue => (requeue(&queues, job).await?, "requeued"),
+            JobChange::Cancel => (cancel(&queues, job).await?, "cancelled"),
+        };
+        match became {
+            Became::Done(..) => Ok(done),
+            Became::Refused { why, .. } => Err(PageError::Invalid(why)),
+        }
+    };
+    match changed.await {
+        Ok(done) => {
             app.done.add(&id, done);
             see(format!("/job?id={id}&done={done}"))
         }
-        Ok(Became::Refused { why, .. }) => respond(app, Here::Queue, Err(PageError::Invalid(why))),
         Err(error) => respond(app, Here::Queue, Err(error)),
     }
 }
 
-pub(super) async fn requeue_job(State(app): State<Arc<App>>, Form(of): Form<OfJob>) -> Response {
-    let became = async {
-        let (queues, job) = job_of(&app, &of).await?;
-        Ok(requeue(&queues, job).await?)
-    };
-    changed_job(&app, of.id, "requeued", became.await)
-}
+/// A change is shown for this time.
+const SHOWN_FOR: Duration = Duration::from_secs(60);
+const MOST: usize = 100;
 
-pub(super) async fn cancel_job(State(app): State<Arc<App>>, Form(of): Form<OfJob>) -> Response {
-    let became = async {
-        let (queues, job) = job_of(&app, &of).await?;
-        Ok(cancel(&queues, job).await?)
-    };
-    changed_job(&app, of.id, "cancelled", became.await)
+/// The changes that were just made. A link cannot show one that was not.
+#[derive(Debug, Default)]
+pub(super) struct Done(Mutex<VecDeque<(Instant, String, &'static str)>>);
+
+impl Done {
+    /// Records a change of a key or job.
+    pub(super) fn add(&self, of: &impl ToString, change: &'static str) {
+        let mut changes = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        changes.push_front((Instant::now(), of.to_string(), change));
+        changes.truncate(MOST);
+    }
+
+    /// The change that a link names, if it was made.
+    pub(super) fn recent(&self, of: &impl ToString, named: &str) -> Option<&'static str> {
+        let (of, changes) = (of.to_string(), self.0.lock().unwrap_or_else(PoisonError::into_inner));
+        let is_named = |(at, changed, change): &&(Instant, String, &'static str)| {
+            at.elapsed() < SHOWN_FOR && *changed == of && *change == named
+        };
+        changes.iter().find(is_named).map(|(.., change)| *change)
+    }
 }

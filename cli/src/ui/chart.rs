@@ -32,30 +32,26 @@ pub(super) fn sparkline(values: &[f64], title: &str) -> Markup {
 
 /// How much of something is left.
 pub(super) fn meter(left: f64, title: &str) -> Markup {
-    let state = if left < 0.1 {
-        "low"
-    } else if left < 0.35 {
-        "some"
-    } else {
-        "much"
+    let state = match left {
+        left if left < 0.1 => "low",
+        left if left < 0.35 => "some",
+        _ => "much",
     };
-    html! {
-        svg class={ "meter " (state) } viewBox="0 0 100 8" preserveAspectRatio="none" role="img" aria-label=(title) {
-            title { (title) }
-            rect class="track" width="100" height="8" {}
-            rect class="fill" width=(n(left.clamp(0.0, 1.0) * 100.0)) height="8" {}
-        }
-    }
+    bar(state, left, title)
 }
 
 /// How much of something is in use.
 pub(super) fn gauge(used: f64, title: &str) -> Markup {
-    let state = if used > 0.8 { "low" } else { "much" };
+    bar(if used > 0.8 { "low" } else { "much" }, used, title)
+}
+
+/// A part of a whole, from 0 to 1.
+fn bar(state: &str, part: f64, title: &str) -> Markup {
     html! {
         svg class={ "meter " (state) } viewBox="0 0 100 8" preserveAspectRatio="none" role="img" aria-label=(title) {
             title { (title) }
             rect class="track" width="100" height="8" {}
-            rect class="fill" width=(n(used.clamp(0.0, 1.0) * 100.0)) height="8" {}
+            rect class="fill" width=(n(part.clamp(0.0, 1.0) * 100.0)) height="8" {}
         }
     }
 }
@@ -122,11 +118,6 @@ pub(super) fn traffic(panel: &Panel, most: f64, title: &str) -> Markup {
             @for (class, below, size) in parts { path class=(class) d=(path(below, size)) {} }
         }
     }
-}
-
-/// The balance line of a simulated limit.
-pub(super) fn balance(panel: &Panel, title: &str) -> Markup {
-    curve(&panel.balance_line(), panel.capacity(), title)
 }
 
 #[cfg(test)]

@@ -8,7 +8,7 @@ use tokio::task::JoinSet;
 use crate::database::Running;
 use crate::error::CliError;
 use pg_limiter::queue::{Finish, Job, Queue, WorkerConfig, handler_fn};
-use pg_limiter::{Item, Limiter, LimiterConfig, Limits};
+use pg_limiter::{Item, Limiter, Limits};
 
 const CONNECTIONS: u32 = 8;
 const LIMITS: &str = include_str!("demo.toml");
@@ -27,9 +27,7 @@ pub(super) struct Demo {
 impl Demo {
     pub(super) async fn start(running: &Running, limits: &Limits) -> Result<Self, CliError> {
         let pool = running.ready_pool(CONNECTIONS).await?;
-        let mut config = LimiterConfig::default();
-        config.schema = running.schema().clone();
-        let limiter = Limiter::with_config(pool.clone(), limits.clone(), config);
+        let limiter = running.limiter_on(pool.clone(), limits.clone(), None);
         let mut tasks = JoinSet::new();
         tasks.spawn(calls(limiter.clone()));
         tasks.spawn(reports(limiter.clone()));

@@ -18,12 +18,10 @@ pub(super) fn amount(value: f64) -> String {
     let down = |scale: f64| {
         if value < 0.0 { (size * scale - 1e-6).ceil() / scale } else { (size * scale + 1e-6).floor() / scale }
     };
-    let scale = if size >= 100.0 {
-        1.0
-    } else if size >= 1.0 || size == 0.0 {
-        10.0
-    } else {
-        100.0
+    let scale = match size {
+        size if size >= 100.0 => 1.0,
+        size if size >= 1.0 || size == 0.0 => 10.0,
+        _ => 100.0,
     };
     let rounded = down(scale);
     let whole = text::grouped(rounded.trunc() as u64);
@@ -40,17 +38,12 @@ pub(super) fn per_minute(value: f64) -> String {
     if value > 0.0 && value < 0.1 { "<0.1".to_owned() } else { amount(value) }
 }
 
-/// The time, as RFC 3339 to the second.
-fn exact(micros: i64) -> String {
+/// A time, as RFC 3339 to the second.
+pub(super) fn clock(micros: i64) -> String {
     match Timestamp::from_microsecond(micros) {
         Ok(time) => time.strftime("%Y-%m-%d %H:%M:%SZ").to_string(),
         Err(_) => format!("@{}", micros / 1_000_000),
     }
-}
-
-/// A time on a machine's clock, as text.
-pub(super) fn clock(micros: i64) -> String {
-    exact(micros)
 }
 
 /// `in 4m 10s`, `3s ago` or `now`.
@@ -79,13 +72,8 @@ pub(super) fn span(length: Duration) -> String {
 
 /// A time, relative to now; the exact time is its title.
 pub(super) fn time(micros: i64, now: i64) -> Markup {
-    let exact = exact(micros);
+    let exact = clock(micros);
     html! { time datetime=(exact.replace(' ', "T")) title=(exact) { (relative(micros, now)) } }
-}
-
-/// A size: `8.0 kB`.
-pub(super) fn bytes(bytes: i64) -> String {
-    crate::doctor::bytes(bytes)
 }
 
 /// A number that may be below 0.

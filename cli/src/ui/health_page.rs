@@ -1,36 +1,32 @@
 //! The page of the database's health.
 
+use std::cmp::Reverse;
 use std::sync::Arc;
 
-use axum::extract::State;
+use axum::extract;
 use axum::response::Response;
 use maud::{Markup, html};
 
+use crate::doctor::{State, bytes};
 use crate::live::{Health, TableSize};
 use crate::ui::app::App;
 use crate::ui::chart::gauge;
-use crate::ui::format::{bytes, count, time};
-use crate::ui::layout::Here;
-use crate::ui::page::{Page, respond};
+use crate::ui::format::{count, time};
+use crate::ui::page::{Here, Page, respond};
 
-pub(super) async fn page(State(app): State<Arc<App>>) -> Response {
+pub(super) async fn page(extract::State(app): extract::State<Arc<App>>) -> Response {
     let page = app.health().await.map(|health| Page { title: "Health".to_owned(), body: body(&health), is_live: true });
     respond(&app, Here::Health, page.map_err(Into::into))
 }
 
 fn body(health: &Health) -> Markup {
-    let number = |state: &str| health.findings.iter().filter(|finding| finding.state == state).count();
-    let counts = [
-        ("problem", number("problem")),
-        ("warning", number("warning")),
-        ("note", number("note")),
-        ("ok", number("ok")),
-    ];
+    let number = |state| health.findings.iter().filter(|(_, finding)| finding.state == state).count();
+    let states = [State::Problem, State::Warning, State::Note, State::Ok];
+    let counts = states.map(|state| (state.as_str(), number(state)));
     let (used, most) = health.connections;
     // The worst first.
-    let rank = |state: &str| counts.iter().position(|(name, _)| *name == state);
     let mut findings: Vec<_> = health.findings.iter().collect();
-    findings.sort_by_key(|finding| rank(finding.state));
+    findings.sort_by_key(|(_, finding)| Reverse(finding.state));
     html! {
         h1 { "Health" }
         p class="lead" { "What " code { "pg-limiter doctor" } " finds, at most 15 seconds old." }
@@ -61,11 +57,11 @@ fn body(health: &Health) -> Markup {
         section class="card" aria-label="Findings" {
             h2 { "Findings" }
             ul class="findings" {
-                @for finding in findings {
+                @for (check, finding) in findings {
                     li {
-                        span class={ "state " (finding.state) } { (finding.state) }
+                        span class={ "state " (finding.state.as_str()) } { (finding.state.as_str()) }
                         div {
-                            p { strong { (finding.check) } " " (finding.found) }
+                            p { strong { (check) } " " (finding.found) }
                             @for advice in &finding.advice { p class="advice" { (advice) } }
                         }
                     }

@@ -1,5 +1,6 @@
 //! The page of a key: its buckets in all limits.
 
+use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use axum::Form;
@@ -14,9 +15,8 @@ use crate::ui::actions::own_form;
 use crate::ui::app::App;
 use crate::ui::chart::{columns, curve, meter, sparkline};
 use crate::ui::format::{amount, clock, key, key_url, relative, span, time};
-use crate::ui::layout::Here;
-use crate::ui::limits_page::{no_such_key, shard_columns};
-use crate::ui::page::{Page, PageError, respond};
+use crate::ui::limits_page::{no_such_key, shards};
+use crate::ui::page::{Here, Page, PageError, respond};
 
 /// Keys that are suggested, of each limit.
 const SUGGESTED: u32 = 8;
@@ -58,7 +58,7 @@ fn search_form(app: &App, value: &str) -> Markup {
     let hidden = app.keys.are_hidden();
     html! {
         form class="filter" method=(if hidden { "post" } else { "get" }) action=(if hidden { "/key/find" } else { "/key" }) role="search" aria-label="Find a key" {
-            @if hidden { input type="hidden" name="form" value=(app.access.form()); }
+            @if hidden { input type="hidden" name="form" value=(app.access.form); }
             label { span { "Key" } input type="search" name="key" value=(value) required autocomplete="off" placeholder="such as u1"; }
             button type="submit" class="primary" { "Find" }
         }
@@ -77,13 +77,9 @@ fn search(app: &App) -> Page {
 async fn of_key(app: &App, wanted: &str, done: &str) -> Result<Page, PageError> {
     let (now, buckets) = app.live.key(wanted, |limit| app.stored(limit, wanted)).await?;
     let like = if buckets.is_empty() && !app.keys.are_hidden() && !wanted.is_empty() {
-        let mut like: Vec<String> =
-            app.live.keys_like(wanted, SUGGESTED).await?.into_iter().map(|(_, key)| key).collect();
-        like.sort_unstable();
-        like.dedup();
-        like
+        app.live.keys_like(wanted, SUGGESTED).await?.into_iter().map(|(_, key)| key).collect()
     } else {
-        Vec::new()
+        BTreeSet::new()
     };
     let forms = if buckets.is_empty() && !wanted.is_empty() {
         app.live.other_forms(wanted, app.key_secret.as_ref()).await?
@@ -151,7 +147,7 @@ fn card(app: &App, of: &KeyBucket, history: Option<&[f64]>, now: i64) -> Markup 
             @if let Some((part, counts)) = &bucket.window { (window(*part, counts)) }
             @if bucket.shards.len() > 1 {
                 h3 { "Shards" }
-                (shard_columns(bucket.shards.iter().map(|row| row.value).collect(), of.balance.as_ref().map(|balance| balance.capacity / bucket.shards.len() as f64)))
+                (shards(bucket, of.balance.as_ref().map(|balance| balance.capacity)))
             }
             @if bucket.meaning == Meaning::SlotsInUse { (leases(of, now)) }
             @if let Some(history) = history.filter(|history| history.iter().any(|taken| *taken > 0.0)) {
@@ -214,7 +210,7 @@ fn stored(of: &KeyBucket, now: i64) -> Markup {
 
 fn window(part: i64, counts: &[f64]) -> Markup {
     let most = counts.iter().copied().fold(0.0, f64::max);
-    let length = crate::length::format_micros(part);
+    let length = crate::text::format_micros(part);
     html! {
         h3 { "Counts of the window" }
         (columns(counts, most, &format!("tokens taken in each part of {length}: {}", counts.iter().map(|count| amount(*count)).collect::<Vec<_>>().join(", "))))
@@ -243,7 +239,7 @@ fn leases(of: &KeyBucket, now: i64) -> Markup {
 fn actions(app: &App, of: &KeyBucket) -> Markup {
     let hidden = || {
         html! {
-            input type="hidden" name="form" value=(app.access.form());
+            input type="hidden" name="form" value=(app.access.form);
             input type="hidden" name="limit" value=(of.bucket.name);
             input type="hidden" name="key" value=(app.keys.shown(&of.bucket.key));
         }

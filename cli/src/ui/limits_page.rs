@@ -1,18 +1,17 @@
 //! The pages of the limits in use, and of one of them.
 
+use std::sync::Arc;
+
 use axum::extract::{Query, State};
 use axum::response::Response;
 use maud::{Markup, html};
 use serde::Deserialize;
 
-use std::sync::Arc;
-
-use crate::live::{Coverage, Filter, How, KeyView, LimitView, Meaning, Snapshot};
+use crate::live::{BucketView, Coverage, Filter, How, KeyView, LimitView, Meaning, Snapshot};
 use crate::ui::app::App;
 use crate::ui::chart::{columns, meter, sparkline};
 use crate::ui::format::{amount, clock, encoded, key_link, per_minute, time};
-use crate::ui::layout::Here;
-use crate::ui::page::{Page, PageError, respond};
+use crate::ui::page::{Here, Page, PageError, respond};
 
 /// Keys of each limit on the page of all limits. The page of a limit has more.
 const FEW: usize = 5;
@@ -31,9 +30,8 @@ pub(super) struct Named {
 }
 
 pub(super) async fn limits(State(app): State<Arc<App>>, Query(wanted): Query<Wanted>) -> Response {
-    let filled = |text: &str| Some(text.to_owned()).filter(|text| !text.is_empty());
-    let key_prefix = filled(&wanted.key).filter(|_| !app.keys.are_hidden());
-    let filter = Filter { limit: filled(&wanted.name), key_prefix };
+    let key_prefix = if app.keys.are_hidden() { String::new() } else { wanted.key };
+    let filter = Filter { limit: wanted.name, key_prefix };
     let body = content(&app, |snapshot| {
         let limits = snapshot.filtered(&filter);
         html! {
@@ -42,14 +40,14 @@ pub(super) async fn limits(State(app): State<Arc<App>>, Query(wanted): Query<Wan
                 (filter_form(&app, &filter))
             }
             p class="lead" { (coverage(snapshot)) }
-            @if let Some(prefix) = &filter.key_prefix {
-                p class="lead" { "The figures of a limit are of all its keys. The tables list those that begin with “" bdi { (crate::text::escaped(prefix)) } "”." }
+            @if !filter.key_prefix.is_empty() {
+                p class="lead" { "The figures of a limit are of all its keys. The tables list those that begin with “" bdi { (crate::text::escaped(&filter.key_prefix)) } "”." }
             }
             @if let Some(note) = &snapshot.note { div class="notice warning" role="status" { p class="message" { (note) } } }
             @if limits.is_empty() { (nothing(snapshot, &filter)) }
             @for limit in &limits { (limit_card(&app, snapshot, limit)) }
             @if snapshot.is_cut { p class="lead" { "There are more limits than are listed here." } }
-            @if !snapshot.unused.is_empty() && filter.limit.is_none() && filter.key_prefix.is_none() { (unused(snapshot)) }
+            @if !snapshot.unused.is_empty() && !filter.is_set() { (unused(snapshot)) }
         }
     });
     respond(&app, Here::Limits, Ok(Page { title: "Limits".to_owned(), body, is_live: true }))
@@ -109,9 +107,9 @@ fn coverage(snapshot: &Snapshot) -> String {
 fn filter_form(app: &App, filter: &Filter) -> Markup {
     html! {
         form class="filter" method="get" action="/limits" role="search" aria-label="Filter" {
-            label { span { "Limit" } input type="search" name="name" value=(filter.limit.as_deref().unwrap_or_default()) placeholder="part of a name"; }
+            label { span { "Limit" } input type="search" name="name" value=(filter.limit) placeholder="part of a name"; }
             @if !app.keys.are_hidden() {
-                label { span { "Key" } input type="search" name="key" value=(filter.key_prefix.as_deref().unwrap_or_default()) placeholder="first letters"; }
+                label { span { "Key" } input type="search" name="key" value=(filter.key_prefix) placeholder="first letters"; }
             }
             button type="submit" { "Filter" }
         }
@@ -119,10 +117,9 @@ fn filter_form(app: &App, filter: &Filter) -> Markup {
 }
 
 fn nothing(snapshot: &Snapshot, filter: &Filter) -> Markup {
-    let is_filtered = filter.limit.is_some() || filter.key_prefix.is_some();
     html! {
         div class="empty" {
-            @if is_filtered {
+            @if filter.is_set() {
                 p { strong { "No limit matches." } }
                 p { a href="/limits" { "Show all limits" } ". For a key that is not listed, use " a href="/key" { "Key" } "." }
             } @else {
@@ -149,10 +146,6 @@ fn unused(snapshot: &Snapshot) -> Markup {
     }
 }
 
-fn limit_url(name: &str) -> String {
-    format!("/limit?name={}", encoded(name))
-}
-
 fn figures(limit: &LimitView) -> Markup {
     let about = match limit.taken_how {
         How::Estimated if limit.per_minute > 0.0 => "about ",
@@ -177,7 +170,7 @@ fn limit_card(app: &App, snapshot: &Snapshot, limit: &LimitView) -> Markup {
         section class="card limit" aria-label=(limit.name) {
             div class="head" {
                 div {
-                    h2 { a href=(limit_url(&limit.name)) { bdi { (limit.name) } } }
+                    h2 { a href={ "/limit?name=" (encoded(&limit.name)) } { bdi { (limit.name) } } }
                     p class="definition" { (definition(limit)) }
                 }
                 (figures(limit))
@@ -212,20 +205,16 @@ fn one_limit(app: &App, snapshot: &Snapshot, limit: &LimitView) -> Markup {
                 p class="axis" aria-hidden="true" { span { "10 min ago" } span { "tokens taken in 5 s, at most " (amount(limit.taken.iter().copied().fold(0.0, f64::max))) } span { "now" } }
             }
         }
-        @if let Some(sharded) = sharded { section class="card" { h2 { "Shards of " (key_link(app, &sharded.bucket.key)) } (shards(sharded)) } }
+        @if let Some(sharded) = sharded { section class="card" { h2 { "Shards of " (key_link(app, &sharded.bucket.key)) } (shards(&sharded.bucket, sharded.capacity)) } }
         section class="card" aria-label="Keys" { (both_tables(app, snapshot, limit, usize::MAX)) }
     }
 }
 
-/// The rows of a bucket, side by side.
-fn shards(key: &KeyView) -> Markup {
-    let rows = &key.bucket.shards;
-    let most = key.capacity.map(|capacity| capacity / rows.len() as f64);
-    shard_columns(rows.iter().map(|row| row.value).collect(), most)
-}
-
-pub(super) fn shard_columns(values: Vec<f64>, capacity: Option<f64>) -> Markup {
-    let most = values.iter().copied().fold(capacity.unwrap_or_default(), f64::max);
+/// The rows of a bucket of this capacity, side by side.
+pub(super) fn shards(bucket: &BucketView, capacity: Option<f64>) -> Markup {
+    let values: Vec<f64> = bucket.shards.iter().map(|row| row.value).collect();
+    let share = capacity.map_or(0.0, |capacity| capacity / values.len() as f64);
+    let most = values.iter().copied().fold(share, f64::max);
     let texts: Vec<String> = values.iter().map(|value| amount(*value)).collect();
     html! {
         div class="shards" {
@@ -237,13 +226,11 @@ pub(super) fn shard_columns(values: Vec<f64>, capacity: Option<f64>) -> Markup {
 
 fn both_tables(app: &App, snapshot: &Snapshot, limit: &LimitView, most: usize) -> Markup {
     let is_gate = limit.emptiest.first().is_some_and(|key| key.bucket.meaning == Meaning::Blocked);
-    if is_gate {
-        return html! { div class="pair" { (table(app, snapshot, limit, "Blocked keys", &limit.emptiest, most, false)) } };
-    }
+    let title = if is_gate { "Blocked keys" } else { "Emptiest keys" };
     html! {
         div class="pair" {
-            (table(app, snapshot, limit, "Busiest keys", &limit.busiest, most, true))
-            (table(app, snapshot, limit, "Emptiest keys", &limit.emptiest, most, false))
+            @if !is_gate { (table(app, snapshot, limit, "Busiest keys", &limit.busiest, most, true)) }
+            (table(app, snapshot, limit, title, &limit.emptiest, most, false))
         }
     }
 }

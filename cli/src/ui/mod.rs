@@ -4,16 +4,11 @@
 mod access;
 mod actions;
 mod app;
-mod args;
-mod assets;
 mod chart;
 mod demo;
-mod done;
 mod format;
 mod health_page;
 mod key_page;
-mod keys;
-mod layout;
 mod limits_page;
 mod page;
 mod queue_page;
@@ -22,5 +17,4 @@ mod ui;
 mod what_if;
 mod what_if_page;
 
-pub(super) use args::UiArgs;
-pub(super) use ui::run;
+pub(super) use ui::{UiArgs, run};

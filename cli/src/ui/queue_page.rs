@@ -7,12 +7,11 @@ use axum::response::Response;
 use maud::{Markup, html};
 use serde::Deserialize;
 
-use crate::live::{GroupView, JobQuery, JobView, QueueView, ReservedView};
+use crate::live::{GroupView, JobView, QueueView, ReservedView};
 use crate::text;
 use crate::ui::app::App;
 use crate::ui::format::{amount, clock, encoded, key, key_link, span, time};
-use crate::ui::layout::Here;
-use crate::ui::page::{Page, PageError, respond};
+use crate::ui::page::{Here, Page, PageError, respond};
 use pg_limiter::queue::JobState;
 
 const PAGE: u32 = 50;
@@ -147,9 +146,8 @@ async fn groups(app: &App, queue: &str, after: Option<&str>) -> Result<Markup, P
 
 async fn jobs(app: &App, queue: &str, state: JobState, page: u32) -> Result<Markup, PageError> {
     let page = page.min(PAGES);
-    let query = JobQuery { queue: queue.to_owned(), state, skip: page * PAGE, most: PAGE + 1 };
     let now = app.live.now().await?;
-    let mut jobs = app.live.jobs(&query).await?;
+    let mut jobs = app.live.jobs(queue, state, page * PAGE, PAGE + 1).await?;
     let has_more = jobs.len() > PAGE as usize && page < PAGES;
     jobs.truncate(PAGE as usize);
     let (when, at): (&str, fn(&JobView) -> Option<i64>) = match state {
@@ -164,7 +162,7 @@ async fn jobs(app: &App, queue: &str, state: JobState, page: u32) -> Result<Mark
                 td data-label="Group" { (key(app, &job.group)) }
                 td class="number" data-label=(when) { @match at(job) { Some(at) => (time(at, now)), None => "–" } }
                 td class="number" data-label="Failures" { (job.failures) " of " (job.max_attempts) }
-                td data-label="Last error" class="error" { (error(app, job)) }
+                td data-label="Last error" class="error" { (text::shortened(&one_line(app, job.last_error.as_deref()), WIDEST_ERROR)) }
             }
         }
     };
@@ -199,12 +197,12 @@ fn capital(text: &str) -> String {
     letters.next().map_or_else(String::new, |first| first.to_uppercase().chain(letters).collect())
 }
 
-/// Errors may have keys in them.
-fn error(app: &App, job: &JobView) -> String {
-    match &job.last_error {
+/// A text that may have keys in it.
+fn one_line(app: &App, text: Option<&str>) -> String {
+    match text {
         None => "–".to_owned(),
         Some(_) if app.keys.are_hidden() => "hidden".to_owned(),
-        Some(error) => text::shortened(&text::one_line(error), WIDEST_ERROR),
+        Some(text) => text::one_line(text),
     }
 }
 
@@ -217,11 +215,7 @@ async fn of_job(app: &App, WantedJob { id, done }: WantedJob) -> Result<Page, Pa
     let Some(job) = app.live.job(id).await? else {
         return Err(PageError::NotFound(format!("there is no job {id}; it may have been pruned")));
     };
-    let shown = |text: &Option<String>| match text {
-        None => "–".to_owned(),
-        Some(_) if app.keys.are_hidden() => "hidden".to_owned(),
-        Some(text) => text::one_line(text),
-    };
+    let shown = |text: &Option<String>| one_line(app, text.as_deref());
     let body = html! {
         p class="crumbs" { a href="/queue" { "Queue" } " / " a href=(queue_url(&job.queue)) { bdi { (job.queue) } } " / " a href=(jobs_url(&job.queue, &job.state, 0)) { (job.state) } }
         h1 { "Job " (job.id) " " span class={ "state " (state_class(&job.state)) } { (job.state) } }
@@ -306,7 +300,7 @@ fn actions(app: &App, job: &JobView) -> Markup {
             details class="act" {
                 summary { (name) }
                 form method="post" action=(action) {
-                    input type="hidden" name="form" value=(app.access.form());
+                    input type="hidden" name="form" value=(app.access.form);
                     input type="hidden" name="id" value=(job.id);
                     p { (text) }
                     button class="danger" type="submit" { (name) " now" }

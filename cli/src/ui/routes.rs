@@ -1,17 +1,17 @@
 use std::sync::Arc;
 
-use axum::Router;
 use axum::body::to_bytes;
 use axum::extract::{DefaultBodyLimit, Request, State};
 use axum::http::{StatusCode, Uri, header};
 use axum::middleware::{Next, from_fn_with_state};
 use axum::response::{Redirect, Response};
-use axum::routing::{get, post};
+use axum::routing::{MethodRouter, get, post};
+use axum::{Form, Router};
 
+use crate::ui::actions::{JobChange, KeyChange, change_job, change_key};
 use crate::ui::app::App;
-use crate::ui::layout::Here;
-use crate::ui::page::{PageError, respond};
-use crate::ui::{access, actions, assets, health_page, key_page, limits_page, queue_page, what_if_page};
+use crate::ui::page::{Here, PageError, respond};
+use crate::ui::{access, health_page, key_page, limits_page, queue_page, what_if_page};
 
 /// An access log may be so large.
 const LARGEST_BODY: usize = 32 << 20;
@@ -19,9 +19,9 @@ const LARGEST_BODY: usize = 32 << 20;
 pub(super) fn routes(app: Arc<App>) -> Router {
     let mut routes = Router::new()
         .route("/", get(|| async { Redirect::to("/limits") }))
-        .route("/style.css", get(assets::style))
-        .route("/page.js", get(assets::script))
-        .route("/icon.svg", get(assets::icon))
+        .route("/style.css", file("text/css; charset=utf-8", include_str!("style.css")))
+        .route("/page.js", file("text/javascript; charset=utf-8", include_str!("page.js")))
+        .route("/icon.svg", file("image/svg+xml", include_str!("icon.svg")))
         .route("/limits", get(limits_page::limits))
         .route("/limit", get(limits_page::limit))
         .route("/key", get(key_page::page))
@@ -32,12 +32,18 @@ pub(super) fn routes(app: Arc<App>) -> Router {
         .route("/health", get(health_page::page));
     // Without `--allow-changes` there is no route that changes anything.
     if app.changes.is_some() {
+        let key = |change| {
+            post(move |State(app): State<Arc<App>>, Form(of)| async move { change_key(&app, of, change).await })
+        };
+        let job = |change| {
+            post(move |State(app): State<Arc<App>>, Form(of)| async move { change_job(&app, of, change).await })
+        };
         routes = routes
-            .route("/key/reset", post(actions::reset))
-            .route("/key/credit", post(actions::credit))
-            .route("/key/unblock", post(actions::unblock))
-            .route("/job/requeue", post(actions::requeue_job))
-            .route("/job/cancel", post(actions::cancel_job));
+            .route("/key/reset", key(KeyChange::Reset))
+            .route("/key/credit", key(KeyChange::Credit))
+            .route("/key/unblock", key(KeyChange::Unblock))
+            .route("/job/requeue", job(JobChange::Requeue))
+            .route("/job/cancel", job(JobChange::Cancel));
     }
     routes
         .fallback(no_such_page)
@@ -68,4 +74,9 @@ async fn no_such_page(State(app): State<Arc<App>>, uri: Uri) -> Response {
     // Only the path: a query may have a key in it.
     let message = format!("there is no page {}", crate::text::shown(uri.path(), 80));
     respond(&app, Here::Limits, Err(PageError::NotFound(message)))
+}
+
+/// A file that pages use. It is part of the program.
+fn file(kind: &'static str, text: &'static str) -> MethodRouter<Arc<App>> {
+    get(move || async move { ([(header::CONTENT_TYPE, kind)], text) })
 }

@@ -14,8 +14,7 @@ use crate::ui::actions::own_form;
 use crate::ui::app::App;
 use crate::ui::chart;
 use crate::ui::format::amount;
-use crate::ui::layout::Here;
-use crate::ui::page::{Page, PageError, respond};
+use crate::ui::page::{Here, Page, PageError, respond};
 use crate::ui::what_if::{Offered, Outcome, log_options, one_limit, parse};
 use pg_limiter::{Kind, Limit};
 
@@ -127,12 +126,11 @@ async fn simulate(app: &App, fields: &Fields, log: Vec<u8>) -> Result<Outcome, C
     }
     let today = match field("beside") {
         "" => None,
-        name => match app.live.limits().get(name) {
-            Some(limit) => Some((Arc::from(format!("{name} (today)")), *limit)),
-            None => {
-                return Err(CliError::usage(format!("the limits file has no limit {}", crate::text::shown(name, 80))));
-            }
-        },
+        name => {
+            let none = || CliError::usage(format!("the limits file has no limit {}", crate::text::shown(name, 80)));
+            let limit = app.live.limits().get(name).ok_or_else(none)?;
+            Some((Arc::from(format!("{name} (today)")), *limit))
+        }
     };
     let offered = if traffic == "log" {
         options.retain(|option| !option.starts_with("--hold"));
@@ -156,7 +154,7 @@ fn page(app: &App, fields: &Fields, result: Result<Outcome, CliError>) -> Page {
         div id="result" aria-live="polite" {
             @match result {
                 Ok(outcome) => (outcome_of(&outcome)),
-                Err(error) => div class="notice warning" { p class="message" { (in_words(&crate::foreign::message(&error.to_string()))) } },
+                Err(error) => div class="notice warning" { p class="message" { (in_words(&crate::text::message(&error.to_string()))) } },
             }
         }
     };
@@ -196,7 +194,7 @@ fn form(app: &App, fields: &Fields) -> Markup {
         .collect();
     html! {
         form id="what-if" class="card try" method="post" action="/what-if" enctype="multipart/form-data" {
-            input type="hidden" name="form" value=(app.access.form());
+            input type="hidden" name="form" value=(app.access.form);
             fieldset {
                 legend { "The limit" }
                 (options("kind", "Kind", &KINDS))
@@ -244,18 +242,18 @@ fn panel_of(panel: &Panel, tallest: f64) -> Markup {
         grouped((offered - admitted) as u64)
     );
     let bins = panel.series.bins;
-    let length = crate::length::format_micros(bins.end() - bins.from);
+    let length = crate::text::format_micros(bins.end() - bins.from);
     html! {
         section class="card" aria-label=(panel.name) {
             h2 { (panel.title()) }
             p class="facts" { span class="value" { (percent_of(admitted, offered)) " % admitted" } ": " (totals) }
             figure {
                 (chart::traffic(panel, tallest, &totals))
-                figcaption class="axis" aria-hidden="true" { span { "0s" } span { "at most " (amount(tallest)) " in a bar of " (crate::length::format_micros(bins.width)) } span { (length) } }
+                figcaption class="axis" aria-hidden="true" { span { "0s" } span { "at most " (amount(tallest)) " in a bar of " (crate::text::format_micros(bins.width)) } span { (length) } }
             }
             @if panel.has_balance {
                 figure {
-                    (chart::balance(panel, &format!("the balance, up to the capacity of {}", amount(panel.capacity()))))
+                    (chart::curve(&panel.balance_line(), panel.capacity(), &format!("the balance, up to the capacity of {}", amount(panel.capacity()))))
                     figcaption class="axis" aria-hidden="true" { span { "0s" } span { "balance, capacity " (amount(panel.capacity())) } span { (length) } }
                 }
             }

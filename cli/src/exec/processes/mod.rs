@@ -1,7 +1,5 @@
 //! The processes of the command.
 
-#[cfg(unix)]
-mod guard;
 #[cfg(target_os = "linux")]
 mod linux;
 #[cfg(not(unix))]

@@ -1,15 +1,13 @@
 use std::collections::HashMap;
-use std::collections::hash_map::Entry;
 use std::ffi::OsString;
-use std::io;
+use std::io::{self, Write};
 use std::os::unix::process::{CommandExt, ExitStatusExt};
-use std::process::{Command, ExitStatus};
+use std::process::{Child, Command, ExitStatus, Stdio};
 use std::time::{Duration, Instant};
 
 use rustix::io::Errno;
 use rustix::process::{self, Pid, Signal, WaitOptions, WaitStatus};
 
-use super::guard::Guard;
 use crate::exec::terminal::Terminal;
 use crate::signals::{Received, Signals};
 use pg_limiter::LeaseId;
@@ -164,21 +162,12 @@ impl Processes {
     }
 
     fn is_next_to_terminate(&mut self, id: Pid) -> bool {
-        let now = Instant::now();
-        match self.terminated.entry(id) {
-            Entry::Vacant(entry) => {
-                entry.insert((now, false));
-                true
-            }
-            Entry::Occupied(mut entry) => {
-                let (last, is_second) = *entry.get();
-                let is_next = !is_second && now.duration_since(last) > AGAIN;
-                if is_next {
-                    entry.insert((now, true));
-                }
-                is_next
-            }
+        let before = self.terminated.get(&id).copied();
+        let is_next = before.is_none_or(|(last, is_second)| !is_second && last.elapsed() > AGAIN);
+        if is_next {
+            self.terminated.insert(id, (Instant::now(), before.is_some()));
         }
+        is_next
     }
 
     pub(crate) fn kill(&mut self) {
@@ -278,4 +267,40 @@ fn children() -> Vec<Pid> {
 #[cfg(not(target_os = "linux"))]
 fn members(_group: Pid, _except: &[Pid]) -> Option<Vec<Process>> {
     None
+}
+
+/// A process that ends the command if this one is killed with SIGKILL, which it cannot handle. Without the guard, the command
+/// would go on after the end of the lease.
+pub(super) struct Guard {
+    shell: Child,
+    pub(super) has_ended: bool,
+}
+
+impl Guard {
+    pub(super) fn start() -> io::Result<Self> {
+        let mut shell = Command::new("/bin/sh");
+        shell.args(["-c", include_str!("guard.sh")]).current_dir("/").process_group(0);
+        shell.env_clear().env("PATH", std::env::var_os("PATH").unwrap_or_else(|| "/usr/bin:/bin".into()));
+        let shell = shell.stdin(Stdio::piped()).stdout(Stdio::null()).stderr(Stdio::null()).spawn()?;
+        Ok(Self { shell, has_ended: false })
+    }
+
+    /// Watches over this group. Its processes get SIGKILL after the grace.
+    pub(super) fn watch(&mut self, group: Pid, grace: Duration) -> io::Result<()> {
+        let Some(input) = &mut self.shell.stdin else { return Ok(()) };
+        writeln!(input, "{group} {}", grace.as_millis() / 100)
+    }
+
+    pub(super) fn is(&self, id: Pid) -> bool {
+        i64::from(self.shell.id()) == i64::from(id.as_raw_nonzero().get())
+    }
+}
+
+impl Drop for Guard {
+    fn drop(&mut self) {
+        if !self.has_ended {
+            let _ = self.shell.kill(); // It fails if the guard has ended.
+            let _ = self.shell.wait();
+        }
+    }
 }

@@ -1,17 +1,11 @@
 //! Reads access logs of web servers: their formats, and the keys of requests. It does no I/O, and no input makes it panic.
 
 mod apache;
-mod client_keys;
-mod fields;
 mod format;
-mod guess;
-mod json_line;
 mod key;
 mod line;
 mod nginx;
-mod options;
 mod pattern;
-mod prefix;
 #[cfg(test)]
 mod tests;
 mod time;
@@ -20,6 +14,6 @@ pub use format::{LogFormat, UnreadableLine};
 pub use line::LogLine;
 
 #[cfg(test)]
-use client_keys::ClientArgs;
+use key::ClientArgs;
 pub(in crate::replay) use key::LogKey;
-pub(crate) use options::LogOptions;
+pub(crate) use key::LogOptions;

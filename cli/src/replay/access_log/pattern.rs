@@ -2,7 +2,7 @@
 
 use std::borrow::Cow;
 
-use crate::replay::access_log::client_keys::address;
+use crate::replay::access_log::key::address;
 use crate::replay::access_log::time::TimeForm;
 
 /// What a field may contain.

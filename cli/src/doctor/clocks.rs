@@ -1,10 +1,8 @@
-//! Checks the database's clock, which is the only one that limits use.
+//! Checks the database's clock, which is the only one that limits use, and whether a test clock replaces it.
 
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
-use sqlx::Row;
-
-use crate::doctor::finding::Finding;
+use crate::doctor::report::Finding;
 use crate::doctor::session::Session;
 
 const READINGS: usize = 5;
@@ -24,13 +22,13 @@ impl Reading {
     }
 }
 
-pub(super) async fn check(session: &mut Session) -> Result<Finding, sqlx::Error> {
+pub(super) async fn difference(session: &mut Session) -> Result<Finding, sqlx::Error> {
     let mut readings = Vec::with_capacity(READINGS);
     for _ in 0..READINGS {
         let ours = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_secs_f64();
         let begun = Instant::now();
-        let row = session.row("SELECT date_part('epoch', clock_timestamp())").await?;
-        readings.push(Reading { theirs: row.try_get(0)?, ours, round_trip: begun.elapsed() });
+        let (theirs,) = session.row("SELECT date_part('epoch', clock_timestamp())").await?;
+        readings.push(Reading { theirs, ours, round_trip: begun.elapsed() });
     }
     Ok(judge(&readings))
 }
@@ -57,10 +55,33 @@ fn judge(readings: &[Reading]) -> Finding {
         .advise("which clock is wrong: the `start` of windows and the `run_at` of jobs refer to the database's clock.")
 }
 
+const SEQUENCE: &str = "_test_clock";
+
+/// Checks for a test clock, which `TestClock` of the library's feature `testing` installs. Returns `None` if there is none.
+pub(super) async fn test_clock(session: &mut Session) -> Result<Option<Finding>, sqlx::Error> {
+    let (schema, sequence) = (session.schema_literal(), session.table(SEQUENCE));
+    let installed = format!(
+        "SELECT count(*) FROM pg_proc AS p JOIN pg_namespace AS n ON n.oid = p.pronamespace \
+         WHERE n.nspname = {schema} AND p.proname = '_clock' AND p.prosrc LIKE '%{SEQUENCE}%'"
+    );
+    if session.row::<(i64,)>(&installed).await? == (0,) {
+        return Ok(None);
+    }
+    let (ahead,): (i64,) = session.row(&format!("SELECT last_value FROM {sequence}")).await?;
+    Ok(Some(judge_test_clock(Duration::from_micros(ahead.unsigned_abs()))))
+}
+
+fn judge_test_clock(ahead: Duration) -> Finding {
+    let hours = ahead.as_secs_f64() / 3600.0;
+    Finding::problem(format!("a test clock is installed, {hours:.1} h ahead of the server's time"))
+        .advise("All limits and queues of the schema follow it. Run pg-limiter migrate, which removes it. Buckets that were used")
+        .advise("stay ahead of the server's time; reset their keys. Turn the feature `testing` on only in dev-dependencies.")
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::doctor::finding::State;
+    use crate::doctor::report::State;
 
     fn reading(theirs: f64, ours: f64, round_trip: u64) -> Reading {
         Reading { theirs, ours, round_trip: Duration::from_millis(round_trip) }
@@ -74,5 +95,11 @@ mod tests {
         // Half of a slow round trip may be the whole difference.
         assert_eq!(judge(&[reading(98.5, 100.0, 4000)]).state, State::Warning);
         assert_eq!(judge(&[reading(101.5, 100.0, 4000)]).state, State::Ok);
+    }
+
+    #[test]
+    fn the_advance_is_reported_in_hours() {
+        let found = judge_test_clock(Duration::from_secs(5_400)).found;
+        assert_eq!(found, "a test clock is installed, 1.5 h ahead of the server's time");
     }
 }
