@@ -80,8 +80,7 @@ async fn examine(
     report.add_made("isolation", engine::isolation(session, yugabyte).await)?;
     flags(args, &engine, options, report).await;
     report.add_made("clock", clocks::difference(session).await)?;
-    let settings = Settings::read(session).await;
-    if let Some(settings) = report.made("settings", settings)? {
+    if let Some(settings) = report.made("settings", Settings::read(session).await)? {
         report.add("durability", connections::durability(&settings, yugabyte));
         report.add_made("writing", connections::writable(session, &settings).await)?;
         limiter(args, session, yugabyte, &settings, report).await?;
@@ -120,18 +119,15 @@ async fn limiter(
     if !tables.contains("rate_limits") {
         return Ok(());
     }
-    let drift = schema::drift(session, &tables).await;
-    let findings = report.made("functions", drift)?;
+    let findings = report.made("functions", schema::drift(session, &tables).await)?;
     report.extend(findings.into_iter().flatten());
     report.add_made("test clock", clocks::test_clock(session).await)?;
     if !yugabyte {
         report.add_made("publications", replication::publications(session).await)?;
     }
-    let citus = citus::check(session).await;
-    let (findings, distributed) = report.made("Citus", citus)?.unwrap_or_default();
+    let (findings, distributed) = report.made("Citus", citus::check(session).await)?.unwrap_or_default();
     report.extend(findings);
-    let role = Role::read(session).await;
-    if let Some(role) = report.made("grants", role)? {
+    if let Some(role) = report.made("grants", Role::read(session).await)? {
         report.add_made("grants", rights::calls(session, &role).await)?;
         report.add_made("tables by hand", rights::by_hand(session, &role).await)?;
     }

@@ -1,6 +1,6 @@
 //! Made-up traffic on a private server, on limits of every kind and on a queue.
 
-use std::time::Duration;
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use sqlx::PgPool;
 use tokio::task::JoinSet;
@@ -80,10 +80,8 @@ async fn calls(limiter: Limiter) {
         }
         let _ = limiter.check(("banned", "203.0.113.7")).await;
         // Faster and slower, in waves of two minutes.
-        let wave =
-            (std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap_or_default().as_secs_f64()
-                / 19.0)
-                .sin();
+        let seconds = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_secs_f64();
+        let wave = (seconds / 19.0).sin();
         tokio::time::sleep(Duration::from_millis((45.0 + 30.0 * wave) as u64 + fastrand::u64(..40))).await;
     }
 }
