@@ -25,7 +25,6 @@ BEGIN
       priority integer NOT NULL DEFAULT 0,
       run_at bigint NOT NULL,
       not_before bigint,
-      jitter bigint,
       payload jsonb NOT NULL,
       unique_id text COLLATE "C",
       limit_names text[] NOT NULL,
@@ -63,8 +62,6 @@ BEGIN
   COMMENT ON COLUMN rate_limit.jobs.run_at IS
     'When the tokens reserved for it are there (and any jitter is over). It never starts before.';
   COMMENT ON COLUMN rate_limit.jobs.not_before IS 'The time that was asked for, if one was.';
-  COMMENT ON COLUMN rate_limit.jobs.jitter IS
-    'run_at is at random up to so many microseconds after the tokens are there. NULL: it is not.';
   COMMENT ON COLUMN rate_limit.jobs.counts IS 'What was reserved: one count for each of limit_names and limit_keys.';
   COMMENT ON COLUMN rate_limit.jobs.used_counts IS 'What was really used, once it was settled.';
   COMMENT ON COLUMN rate_limit.jobs.paid_until IS
@@ -137,7 +134,6 @@ BEGIN
     has_line boolean NOT NULL DEFAULT false,
     lag bigint NOT NULL DEFAULT 0,
     refused_job bigint,
-    passed integer NOT NULL DEFAULT 0,
     slot_name text COLLATE "C",
     slot_key text COLLATE "C",
     slot_count double precision,
@@ -152,8 +148,6 @@ BEGIN
   COMMENT ON COLUMN rate_limit.groups.has_line IS 'Some of its jobs are available.';
   COMMENT ON COLUMN rate_limit.groups.lag IS 'How far, in microseconds, the line is behind the reserved times.';
   COMMENT ON COLUMN rate_limit.groups.refused_job IS 'The job that its limits refused last.';
-  COMMENT ON COLUMN rate_limit.groups.passed IS
-    'How many of its jobs have started while one of a lower priority waited in line.';
   COMMENT ON COLUMN rate_limit.groups.slot_name IS
     'The concurrency limit whose slots the first job of the group waits for. NULL: it waits for none.';
   COMMENT ON COLUMN rate_limit.groups.slot_count IS 'How many slots that job needs.';
@@ -186,15 +180,12 @@ BEGIN
     worker text COLLATE "C" NOT NULL,
     asleep_until bigint NOT NULL DEFAULT 0,
     known_slots text[],
-    known_limits text[],
     CONSTRAINT workers_pkey PRIMARY KEY (queue, worker)
   );
   COMMENT ON TABLE rate_limit.workers IS
     'Workers and until when they may sleep. An enqueue wakes them if something is due before.';
   COMMENT ON COLUMN rate_limit.workers.known_slots IS
     'The names, then the numbers of slots, of the concurrency limits that the worker knew at its last claim.';
-  COMMENT ON COLUMN rate_limit.workers.known_limits IS
-    'The other limits as they were when a worker last computed the times of the waiting jobs.';
 END
 $table$;
 

@@ -6,7 +6,7 @@
 --   job_payloads     JSON
 --   job_unique_ids   if the queue has a job with this id, returns that job, until it is pruned. The id of a job that is dead or
 --                    cancelled is free. NULL: no id
---   job_jitters      run_at is at random up to this many microseconds after the tokens are available; 0: it is not
+--   job_jitters      run_at is at random up to this many microseconds after the tokens are available
 --   job_not_befores  run_at is not before this time; NULL: as soon as the tokens are available
 --   only_estimate    takes nothing and writes nothing
 --   job_slot_sizes   the number of slot items of each job; NULL: no job takes slots. A job takes them when it starts
@@ -65,18 +65,12 @@ BEGIN
     END IF;
     clock := rate_limit._clock(); -- After the lock, and not before the time at which the wait starts.
     INSERT INTO rate_limit.jobs AS j (
-      queue, key, priority, run_at, not_before, jitter, payload, limit_names, limit_keys, counts, max_attempts, enqueued_at
+      queue, key, priority, run_at, not_before, payload, limit_names, limit_keys, counts, max_attempts, enqueued_at
     )
     VALUES (
       queue_name, job_keys[1], job_priorities[1],
-      greatest(
-        clock + coalesce(taken[2], 0)::bigint + (random() * job_jitters[1])::bigint, job_not_befores[1],
-        CASE
-          WHEN job_not_befores[1] IS NULL AND job_jitters[1] = 0
-          THEN rate_limit._last_time(queue_name, job_keys[1], job_priorities[1], bucket_names, bucket_keys)
-        END),
-      job_not_befores[1], nullif(job_jitters[1], 0), job_payloads[1]::jsonb, bucket_names, bucket_keys, item_counts,
-      job_max_attempts[1], clock
+      greatest(clock + coalesce(taken[2], 0)::bigint + (random() * job_jitters[1])::bigint, job_not_befores[1]),
+      job_not_befores[1], job_payloads[1]::jsonb, bucket_names, bucket_keys, item_counts, job_max_attempts[1], clock
     )
     RETURNING
       ARRAY['scheduled'], ARRAY[j.id], ARRAY[greatest(j.run_at, clock)], ARRAY[greatest(j.run_at - clock, 0)],

@@ -76,17 +76,8 @@ BEGIN
   INTO job_outcomes, slots, last_items, job_run_ats, job_waits, first_at
   FROM (
     SELECT
-      u.nth, u.wait, u.last_item,
-      greatest(
-        clock + coalesce(u.wait, 0) + (random() * u.jitter)::bigint, u.not_before,
-        CASE
-          WHEN u.not_before IS NULL AND u.jitter = 0
-          THEN rate_limit._last_time(
-            queue_name, u.key, u.priority,
-            ARRAY(SELECT bucket_names[b] FROM unnest(item_buckets[u.last_item - u.size + 1:u.last_item]) AS b),
-            ARRAY(SELECT bucket_keys[b] FROM unnest(item_buckets[u.last_item - u.size + 1:u.last_item]) AS b))
-        END
-      ) AS slot,
+      u.nth, u.wait, sum(u.size) OVER (ORDER BY u.nth) AS last_item,
+      greatest(clock + coalesce(u.wait, 0) + (random() * u.jitter)::bigint, u.not_before) AS slot,
       CASE
         WHEN u.outcome IS NOT NULL THEN u.outcome
         WHEN coalesce(u.admitted, 1) = 1 THEN 'scheduled'
@@ -99,18 +90,14 @@ BEGIN
         THEN 'duplicate'
         ELSE 'denied'
       END AS outcome
-    FROM (
-      SELECT u.*, sum(u.size) OVER (ORDER BY u.nth)::integer AS last_item
-      FROM unnest(
-        job_keys, job_priorities, job_sizes, job_outcomes, admitted, waits, job_unique_ids, job_jitters, job_not_befores
-      ) WITH ORDINALITY AS u (key, priority, size, outcome, admitted, wait, unique_id, jitter, not_before, nth)
-    ) AS u
+    FROM unnest(job_sizes, job_outcomes, admitted, waits, job_unique_ids, job_jitters, job_not_befores) WITH ORDINALITY
+      AS u (size, outcome, admitted, wait, unique_id, jitter, not_before, nth)
   ) AS o;
 
   IF first_at IS NOT NULL AND NOT only_estimate THEN
     job_ids := rate_limit._write_jobs(
       queue_name, bucket_names, bucket_keys, item_buckets, item_counts, job_sizes, last_items, job_keys, job_payloads,
-      job_priorities, job_unique_ids, job_jitters, job_not_befores, job_max_attempts, job_outcomes, slots, clock);
+      job_priorities, job_unique_ids, job_not_befores, job_max_attempts, job_outcomes, slots, clock);
   END IF;
   IF array_remove(job_unique_ids, NULL) <> '{}' THEN
     job_states := array_fill(NULL::text, ARRAY[jobs]);

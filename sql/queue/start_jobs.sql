@@ -23,7 +23,6 @@ AS $function$
 DECLARE
   keys CONSTANT text[] := ARRAY(SELECT g.key FROM unnest(groups) AS g);
   all_groups CONSTANT rate_limit.groups[] := groups;
-  turn_ids bigint[]; -- after nine jobs of higher priorities, the first one of the lowest priority of its group is next
   job_ids bigint[]; -- the jobs at hand, in the order in which they are to start
   is_contended boolean; -- whether a job has paid ahead, or was denied before
   repaid_ids bigint[] := '{}';
@@ -46,12 +45,6 @@ BEGIN
   started_ats := '{}';
   stopped_ids := '{}';
   stopped_ats := '{}';
-  turn_ids := ARRAY(
-    SELECT t.id
-    FROM unnest(groups) AS g
-    CROSS JOIN LATERAL rate_limit._lowest_due(queue_name, g.key, horizon) AS t
-    WHERE g.passed >= 9 AND t.limit_names <@ _start_jobs.limit_names AND (t.slot_names <@ slot_limit_names) IS NOT FALSE
-  );
   -- A new statement reads the lines, so that it sees what earlier claims have left.
   SELECT coalesce(array_agg(l.id), '{}'), bool_or(l.is_contended), bool_or(l.has_slots)
   INTO job_ids, is_contended, has_slots
@@ -61,7 +54,7 @@ BEGIN
       j.paid_until IS NOT NULL OR j.id = ANY (ARRAY(SELECT g.refused_job FROM unnest(groups) AS g)) AS is_contended
     FROM rate_limit.jobs AS j
     WHERE j.id = ANY (
-      due_ids || front_ids || turn_ids || ARRAY(
+      due_ids || front_ids || ARRAY(
         SELECT h.id
         FROM unnest(keys) AS k
         CROSS JOIN LATERAL (
@@ -75,8 +68,7 @@ BEGIN
         ) AS h
       ))
       AND j.state IN ('scheduled', 'available') AND j.key = ANY (keys) AND j.run_at <= horizon
-    ORDER BY
-      j.paid_until IS NULL, j.id <> ALL (turn_ids), greatest(j.run_at, clock), j.priority DESC, j.run_at, j.id
+    ORDER BY j.paid_until IS NULL, greatest(j.run_at, clock), j.priority DESC, j.run_at, j.id
     LIMIT most
     FOR NO KEY UPDATE SKIP LOCKED
   ) AS l;

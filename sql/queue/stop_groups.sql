@@ -17,7 +17,6 @@ DECLARE
   stopped_keys text[] := ARRAY(SELECT j.key FROM rate_limit.jobs AS j WHERE j.id = ANY (stopped_ids));
   left_keys text[]; -- the groups that do not wait for slots any more
   has_parked boolean;
-  lowest_priority integer; -- of the jobs that are not in line
 BEGIN
   IF waiting IS NOT NULL THEN
     left_keys := ARRAY(
@@ -58,7 +57,7 @@ BEGIN
   END IF;
   UPDATE rate_limit.jobs AS j
   SET state = 'available'
-  WHERE j.id = ANY (due_ids || stopped_ids) AND j.id <> ALL (started_ids) AND j.state = 'scheduled'
+  WHERE j.id = ANY (due_ids) AND j.id <> ALL (started_ids) AND j.state = 'scheduled'
     AND j.key = ANY (shut_keys || stopped_keys);
   has_parked := FOUND;
   UPDATE rate_limit.groups AS g
@@ -78,26 +77,6 @@ BEGIN
       FROM rate_limit.jobs AS j
       WHERE j.queue = queue_name AND j.key = g.key AND j.state = 'available' AND j.id <> ALL (started_ids)
     );
-  SELECT j.priority INTO lowest_priority
-  FROM rate_limit.jobs AS j
-  WHERE j.queue = queue_name AND j.state = 'scheduled' AND j.blocked_by IS NULL
-  ORDER BY j.priority, j.run_at DESC, j.id DESC
-  LIMIT 1;
-  UPDATE rate_limit.groups AS g
-  SET passed = s.passed
-  FROM (
-    SELECT
-      o.key,
-      CASE
-        WHEN (rate_limit._lowest_due(queue_name, o.key, horizon)).priority < min(t.priority) THEN o.passed + count(*)
-        ELSE 0
-      END AS passed
-    FROM unnest(groups) AS o
-    JOIN rate_limit.jobs AS t ON t.id = ANY (started_ids) AND t.key = o.key
-    WHERE o.has_line OR o.passed > 0 OR lowest_priority < t.priority
-    GROUP BY o.key, o.passed
-  ) AS s
-  WHERE g.queue = queue_name AND g.key = s.key AND g.passed <> s.passed;
   RETURN has_parked;
 END
 $function$;

@@ -181,7 +181,6 @@ const CALLABLE: &[CallableFunction] = &[
     of("_job_again", &[Worker], "delay a job that it has started"),
     of("_job_extend", &[Worker], "keep a job that it has started"),
     of("_jobs_lapsed", &[Worker], "see which jobs were lost"),
-    of("_retime_jobs", &[Worker], "move the times of all waiting jobs"),
     of("_job_settle", &[Worker], "correct what a job has taken: give back tokens"),
     of("_job_cancel", &[Worker, Operator], JOBS),
     of("_job_requeue", &[Worker, Operator], JOBS),

@@ -16,7 +16,7 @@ use crate::queue::job_run::{Ended, run};
 use crate::queue::job_slots::release;
 use crate::queue::leases::Leases;
 use crate::queue::moving_average::MovingAverage;
-use crate::queue::upkeep::{follow_limits, prune, take_over};
+use crate::queue::upkeep::{prune, take_over};
 use crate::queue::worker::{Worker, WorkerReport};
 use crate::queue::{Handler, time};
 use crate::sql::queue::{Again, Claim, Claimed, ClaimedJob, KnownLimits, again};
@@ -97,7 +97,6 @@ impl<'w, H: Handler> RunningJobs<'w, H> {
         let helpers = vec![
             keeper,
             pruner,
-            tokio::spawn(follow_limits(queue.clone(), worker.name.clone())),
             #[cfg(feature = "metrics")]
             tokio::spawn(crate::queue::gauges::watch(queue.clone())),
         ];

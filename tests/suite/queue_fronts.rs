@@ -1,10 +1,8 @@
 //! Jobs that cannot start yet and share a bucket with others: none starves, and none starts on tokens that do not exist.
 
-use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
-use pg_limiter::queue::{Finish, Job, JobState, Queue, RunningJob, handler_fn};
-use pg_limiter::sqlx::PgConnection;
+use pg_limiter::queue::{Job, JobState, Queue};
 use pg_limiter::{Item, Limit, Limits};
 
 use crate::queue::{queue_with, quick, work_until_done};
@@ -210,49 +208,5 @@ async fn a_worker_claims_whatever_the_isolation_level_of_its_sessions() {
         }
         work_until_done(&queue, quick(), idle(), 3).await;
         pool.close().await;
-    }
-}
-
-/// Urgent jobs that are due all the time leave a tenth of the starts of their group to the others, and do not keep jobs of other
-/// groups from the bucket.
-#[tokio::test]
-async fn a_stream_of_urgent_jobs_lets_others_start() {
-    // Either the workers cannot start more, or the limit allows no more.
-    for (rate, group, counts) in
-        [(1000.0, "urgent", [1, 1]), (40.0, "urgent", [1, 1]), (40.0, "urgent", [3, 1]), (40.0, "other", [1, 1])]
-    {
-        let database = Database::migrated().await;
-        let queue = queue_of(&database, rate, 1.0).await;
-        let others = counts.map(|count| of(group, count));
-        let mut ids = Vec::new();
-        for job in others {
-            ids.push(enqueue(&queue, job).await);
-        }
-        for _ in 0..120 {
-            enqueue(&queue, of("urgent", 1).priority(1)).await;
-        }
-        make_due(&database).await;
-        let order = Arc::new(Mutex::new(Vec::new()));
-        let seen = Arc::clone(&order);
-        let handler = handler_fn(move |job: &RunningJob, _: &mut PgConnection| {
-            seen.lock().expect("the order").push(job.id);
-            Box::pin(async { Ok(Finish::Done) })
-        });
-        let mut config = quick();
-        config.concurrency = 1;
-        work_until_done(&queue, config, handler, 122).await;
-        let order = order.lock().expect("the order").clone();
-        let places: Vec<usize> =
-            ids.iter().map(|id| order.iter().position(|other| other == id).expect("it started")).collect();
-        let context = format!("{rate} a second, {group}, {counts:?}: {places:?}");
-        if group == "urgent" {
-            // A worker has claimed some jobs when the count reaches nine.
-            assert!((1..=30).contains(&places[0]) && (places[0] + 9..=50).contains(&places[1]), "{context}");
-        } else {
-            assert!(places.iter().all(|place| *place < 115), "{context}");
-        }
-        // The urgent jobs keep their order.
-        let urgent: Vec<i64> = order.into_iter().filter(|id| !ids.contains(id)).collect();
-        assert!(urgent.is_sorted(), "{context}");
     }
 }
