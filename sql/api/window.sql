@@ -10,13 +10,15 @@ SET search_path = pg_catalog, pg_temp SET jit = off
 AS $function$
 DECLARE
   now CONSTANT bigint := coalesce(at, rate_limit._clock());
+  nth bigint;
   filled_at bigint;
 BEGIN
   PERFORM rate_limit._validate(kind, 1, period, NULL, NULL, NULL, NULL, 1);
-  filled_at := rate_limit._calendar_ahead(kind, now, greatest(windows, 1), period);
-  length := filled_at - rate_limit._calendar_start(kind, rate_limit._calendar_nth(kind, now));
+  nth := rate_limit._calendar_nth(kind, now);
+  filled_at := rate_limit._calendar_ahead(kind, nth, greatest(windows, 1), period);
+  length := filled_at - rate_limit._calendar_start(kind, nth);
   filled_in := filled_at - now;
-  ends_in := rate_limit._calendar_ahead(kind, now, 1, period) - now;
+  ends_in := rate_limit._calendar_ahead(kind, nth, 1, period) - now;
 END
 $function$;
 COMMENT ON FUNCTION rate_limit.window IS 'Returns the length of the present window of a calendar window; called by the client.';

@@ -35,8 +35,8 @@ DECLARE
   locks boolean := false; -- lock rows when reading them
   is_read boolean[] := array_fill(false, ARRAY[buckets]);
   clock bigint;
-  late_after CONSTANT integer := CASE WHEN rate_limit._is_distributed() THEN 20000 + 5000 * buckets ELSE 2000 + 50 * buckets END;
-  decided record; -- what _find and _decide_rows have returned
+  looked record;
+  decided record;
   after rate_limit.rate_limits[];
   changed boolean[];
   bucket rate_limit.rate_limits;
@@ -50,17 +50,17 @@ BEGIN
     FOR only_read IN 0 .. 1 LOOP
       FOR b IN 1 .. buckets LOOP
         CONTINUE WHEN is_read[b] OR (only_read = 0) = (locks AND NOT changed[b]);
-        decided := rate_limit._find(
+        looked := rate_limit._find(
           bucket_names[b], bucket_keys[b], limit_kinds[limits[b]], limit_rates[limits[b]], limit_periods[limits[b]],
           coalesce(limit_capacities[limits[b]], limit_rates[limits[b]]), limit_starts[limits[b]],
           coalesce(limit_resolutions[limits[b]], 1), coalesce(limit_shards[limits[b]], 1), amounts[b], call_ats[1],
           CASE WHEN parts[b] > 1 THEN (before[b]).shard END, (locks AND only_read = 0) OR is_locked[b],
           NOT (holds_rows OR is_locked[b]));
-        before[b] := decided.bucket;
-        parts[b] := decided.parts;
-        beyond[b] := decided.beyond;
-        first_shares[b] := CASE WHEN decided.shares IS NOT NULL THEN coalesce(cardinality(shares), 0) + 1 END;
-        shares := shares || decided.shares;
+        before[b] := looked.bucket;
+        parts[b] := looked.parts;
+        beyond[b] := looked.beyond;
+        first_shares[b] := CASE WHEN looked.shares IS NOT NULL THEN coalesce(cardinality(shares), 0) + 1 END;
+        shares := shares || looked.shares;
         last_shares[b] := cardinality(shares);
         is_read[b] := true;
         is_locked[b] := is_locked[b] OR (locks AND only_read = 0 AND (before[b]).ts IS NOT NULL);
@@ -75,7 +75,7 @@ BEGIN
         limit_kinds, limit_rates, limit_periods, limit_capacities, limit_max_reserved, limit_starts, limit_resolutions, before,
         parts, item_buckets, item_limits, item_counts, call_ops, call_reserves, call_sizes, call_times, call_ats, call_leases,
         clock, call_admitted, call_waits, item_refused, item_values);
-      EXIT WHEN rate_limit._clock() - clock <= late_after;
+      EXIT WHEN rate_limit._clock() - clock <= rate_limit._late_after(buckets);
     END LOOP;
     FOR item IN 1 .. CASE WHEN amounts IS NULL THEN 0 ELSE cardinality(decided.item_values) END LOOP
       IF parts[coalesce(item_buckets[item], item)] > 1
@@ -129,7 +129,8 @@ BEGIN
     -- If the writes were slow, another transaction may have locked a row without changing it. A decision as of a time before that
     -- wait would count the refill since then twice, so it is made again. All rows are locked now.
     EXIT WHEN NOT is_in_doubt AND (
-      call_ats IS NOT NULL OR was_locked IS NOT DISTINCT FROM is_locked OR rate_limit._clock() - clock <= late_after);
+      call_ats IS NOT NULL OR was_locked IS NOT DISTINCT FROM is_locked
+        OR rate_limit._clock() - clock <= rate_limit._late_after(buckets));
     -- Rows that are only read are read again, too.
     locks := true;
     is_read := is_locked;

@@ -48,23 +48,15 @@ BEGIN
   WITH u AS (
     UPDATE rate_limit.rate_limits AS r
     SET
-      value = CASE a.kind
-        WHEN 'sliding_window'
-        THEN rate_limit._sliding_window_value(r.value, r.ts, r.detail, greatest(now, r.ts), a.period, a.phase, a.resolution)
-          + a.amount
-        ELSE rate_limit._left(
-          a.kind, r.value + a.credit, r.ts, r.detail, greatest(now, r.ts), a.rate, a.period, a.capacity, a.phase, a.resolution)
-          - a.amount
-      END,
+      value = rate_limit._value_after(
+        a.kind, r.value + a.credit, r.ts, r.detail, greatest(now, r.ts), a.rate, a.period, a.capacity, a.phase, a.resolution,
+        a.amount),
       ts = greatest(now, r.ts),
       idle_at = rate_limit._idle_after(
         a.kind, r.value + a.credit, r.ts, r.detail, greatest(now, r.ts), a.rate, a.period, a.capacity, a.phase, a.resolution,
         a.amount),
-      detail = CASE a.kind
-        WHEN 'sliding_window'
-        THEN rate_limit._sliding_window_earlier(
-          r.value, r.ts, r.detail, greatest(now, r.ts), a.rate, a.period, a.phase, a.resolution)
-      END
+      detail = rate_limit._counts_after(
+        a.kind, r.value, r.ts, r.detail, greatest(now, r.ts), a.rate, a.period, a.phase, a.resolution)
     FROM (
       SELECT a.*, coalesce(bucket_credits[a.nth], 0) AS credit
       FROM rate_limit._asked(

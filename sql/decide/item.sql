@@ -47,11 +47,7 @@ BEGIN
     ELSIF is_changed THEN
       bucket_after := (rate_limit._take_from(
         kind, bucket_after, now, rate, period, capacity, phase, resolution, 0)).after;
-      IF kind = 'sliding_window' THEN
-        bucket_after := rate_limit._sliding_window_credit(bucket_after, count);
-      ELSE
-        bucket_after.value := least(bucket_after.value + count, capacity);
-      END IF;
+      bucket_after := rate_limit._credited(kind, bucket_after, count, capacity);
       bucket_after := (rate_limit._take_from(
         kind, bucket_after, now, rate, period, capacity, phase, resolution, 0)).after;
     END IF;

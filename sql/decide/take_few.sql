@@ -60,7 +60,7 @@ BEGIN
       END;
       EXIT quick WHEN balances[b] IS NULL;
     END LOOP;
-    IF rate_limit._clock() - now > 2000 + 50 * buckets THEN -- It has waited: see _hand_on.
+    IF rate_limit._clock() - now > rate_limit._late_after(buckets) THEN -- It has waited: see _hand_on.
       FOR b IN 1 .. buckets LOOP
         balances[b] := rate_limit._retake(
           bucket_names[b], bucket_keys[b], 0, limit_kinds[b], limit_rates[b], limit_periods[b], limit_capacities[b],

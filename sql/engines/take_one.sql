@@ -45,7 +45,7 @@ BEGIN
   RETURNING r.value INTO balance;
   -- Another transaction may have locked the row without changing it. A decision as of a time before that wait would count the
   -- refill since then twice, so it is made again.
-  IF balance IS NOT NULL AND rate_limit._clock() - now > 25000 THEN
+  IF balance IS NOT NULL AND rate_limit._clock() - now > rate_limit._late_after(1) THEN
     balance := rate_limit._retake(
       bucket_name, bucket_key, 0, 'token_bucket', rate, period, capacity, NULL, 1, amount, amount, rate_limit._clock());
   END IF;

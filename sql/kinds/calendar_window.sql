@@ -69,13 +69,12 @@ BEGIN
 END
 $function$;
 
--- Returns the moment at which so many windows after the one that contains `at` have started. NULL if the kind is not a calendar
--- window. Times after some 3,000 years are nominal.
-CREATE OR REPLACE FUNCTION rate_limit._calendar_ahead(kind text, at bigint, windows double precision, period bigint)
+-- Returns the moment at which so many windows after window `nth` have started; NULL if there is no window `nth`. Times after
+-- some 3,000 years are nominal.
+CREATE OR REPLACE FUNCTION rate_limit._calendar_ahead(kind text, nth bigint, windows double precision, period bigint)
 RETURNS double precision LANGUAGE plpgsql IMMUTABLE STRICT
 AS $function$
 DECLARE
-  nth CONSTANT bigint := rate_limit._calendar_nth(kind, at);
   last_nth bigint;
   starts_at bigint;
   nearby CONSTANT integer := CASE split_part(kind, ' ', 3) WHEN 'hour' THEN 24 / split_part(kind, ' ', 2)::integer ELSE 0 END;
@@ -109,6 +108,24 @@ BEGIN
     END,
     capacity);
 END
+$function$;
+
+-- Returns the time at which a bucket that holds `value` in the window of `now` will be full.
+CREATE OR REPLACE FUNCTION rate_limit._calendar_window_idle_at(
+  kind text, value double precision, now bigint, rate double precision, period bigint, capacity double precision
+) RETURNS bigint LANGUAGE sql IMMUTABLE
+AS $function$
+  SELECT rate_limit._calendar_ahead(
+    kind, rate_limit._calendar_nth(kind, now), greatest(pg_catalog.ceil((capacity - value) / rate - 1e-9), 0), period)::bigint
+$function$;
+
+-- Returns the microseconds from `now` until the balance has grown by `missing`.
+CREATE OR REPLACE FUNCTION rate_limit._calendar_window_wait(
+  kind text, missing double precision, tolerance double precision, now bigint, rate double precision, period bigint
+) RETURNS double precision LANGUAGE sql IMMUTABLE
+AS $function$
+  SELECT rate_limit._calendar_ahead(
+    kind, rate_limit._calendar_nth(kind, now), greatest(pg_catalog.ceil((missing - tolerance) / rate), 1), period) - now
 $function$;
 
 -- Returns the kind with its calendar. `every` is a number and a unit, as in '3 months'; `anchor` is a date, or a date and time.

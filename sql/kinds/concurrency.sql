@@ -22,6 +22,21 @@ BEGIN
 END
 $function$;
 
+-- Returns the leases and one more.
+CREATE OR REPLACE FUNCTION rate_limit._leases_with(
+  leases double precision[], lease bigint, count double precision, ends_at bigint
+) RETURNS double precision[] LANGUAGE plpgsql IMMUTABLE PARALLEL SAFE
+AS $function$
+DECLARE
+  last integer := cardinality(leases); -- before the new one
+BEGIN
+  WHILE last > 1 AND leases[last - 2] > ends_at LOOP -- It was taken when the limit had a longer lease.
+    last := last - 3;
+  END LOOP;
+  RETURN leases[: last] || ARRAY[ends_at, - lease, count]::double precision[] || leases[last + 1 :];
+END
+$function$;
+
 -- Decides one item of a call on one row in memory, as _item does for the other kinds.
 --
 --   op       limit: take the slots under this lease; release: give them back; renew: let the lease end `period` after now.
@@ -41,7 +56,6 @@ DECLARE
   place CONSTANT integer := array_position(leases, - lease::double precision);
   held double precision := 0;
   place_of_count integer;
-  last integer;
 BEGIN
   IF op NOT IN ('limit', 'check', 'peek', 'reset', 'release', 'renew') OR reserves THEN
     RAISE EXCEPTION 'reserve_unsupported: the concurrency limit "%" cannot %', bucket.name,
@@ -83,6 +97,7 @@ BEGIN
     is_allowed := count <= balance OR count = 0;
     IF is_allowed THEN
       remaining := balance - count;
+      leases := rate_limit._leases_with(leases, lease, count, now + period);
     ELSE
       place_of_count := 1;
       WHILE balance < count LOOP
@@ -106,17 +121,12 @@ BEGIN
     IF is_allowed THEN
       count := leases[place + 1];
       leases := leases[: place - 2] || leases[place + 2 :];
-      IF op = 'release' THEN
+      IF op = 'renew' THEN
+        leases := rate_limit._leases_with(leases, lease, count, now + period);
+      ELSE
         remaining := balance + count;
       END IF;
     END IF;
-  END IF;
-  IF is_changed AND op <> 'release' THEN
-    last := cardinality(leases); -- before the new one
-    WHILE last > 1 AND leases[last - 2] > now + period LOOP -- It was taken when the limit had a longer lease.
-      last := last - 3;
-    END LOOP;
-    leases := leases[: last] || ARRAY[now + period, - lease, count]::double precision[] || leases[last + 1 :];
   END IF;
   bucket_after.value := capacity - remaining;
   bucket_after.ts := now;

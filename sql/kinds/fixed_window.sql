@@ -40,6 +40,15 @@ AS $function$
     + least(greatest(pg_catalog.ceil((capacity - value) / rate - 1e-9), 0) * period, 1e18)::bigint
 $function$;
 
+-- Returns the microseconds from `now` until the balance has grown by `missing`.
+CREATE OR REPLACE FUNCTION rate_limit._fixed_window_wait(
+  missing double precision, tolerance double precision, now bigint, rate double precision, period bigint, phase bigint
+) RETURNS double precision LANGUAGE sql IMMUTABLE PARALLEL SAFE
+AS $function$
+  SELECT rate_limit._window_start(now, phase, period) - now
+    + greatest(pg_catalog.ceil((missing - tolerance) / rate), 1) * period
+$function$;
+
 -- Takes tokens from one row of a window, as _update_token_bucket does from a bucket.
 CREATE OR REPLACE FUNCTION rate_limit._update_fixed_window(
   bucket_name text, bucket_key text, part integer, shards integer, now bigint, rate double precision, period bigint,

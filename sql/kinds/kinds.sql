@@ -46,8 +46,24 @@ AS $function$
   END
 $function$;
 
--- Returns when a row is idle after tokens were taken; inlined. The row has this kind and grid, and `amount` tokens are taken from
--- it at `now`, even if it has fewer. It is an expression for a statement on many rows; _take_from does the same for one row.
+-- Returns the value of a row after tokens were taken; inlined. The functions _.._after return one column each of a row of this
+-- kind and grid, after `amount` tokens were taken from it at `now`, even if it has fewer. They are expressions for a statement
+-- on many rows; _take_from does the same for one row.
+CREATE OR REPLACE FUNCTION rate_limit._value_after(
+  kind text, value double precision, ts bigint, detail double precision[], now bigint, rate double precision,
+  period bigint, capacity double precision, phase bigint, resolution integer, amount double precision
+) RETURNS double precision LANGUAGE sql IMMUTABLE PARALLEL SAFE
+AS $function$
+  SELECT CASE kind
+    WHEN 'token_bucket' THEN rate_limit._token_bucket_value(value, ts, now, rate, period, capacity) - amount
+    WHEN 'fixed_window' THEN rate_limit._fixed_window_value(value, ts, now, rate, period, capacity, phase) - amount
+    WHEN 'sliding_window'
+    THEN rate_limit._sliding_window_value(value, ts, detail, now, period, phase, resolution) + amount
+    ELSE rate_limit._calendar_window_value(kind, value, ts, now, rate, capacity) - amount
+  END
+$function$;
+
+-- Returns when a row is idle after tokens were taken; inlined.
 CREATE OR REPLACE FUNCTION rate_limit._idle_after(
   kind text, value double precision, ts bigint, detail double precision[], now bigint, rate double precision,
   period bigint, capacity double precision, phase bigint, resolution integer, amount double precision
@@ -61,24 +77,26 @@ AS $function$
     THEN rate_limit._fixed_window_idle_at(
       rate_limit._fixed_window_value(value, ts, now, rate, period, capacity, phase) - amount, now, rate, period, capacity, phase)
     WHEN 'sliding_window'
-    THEN CASE
-      WHEN resolution = 1 AND amount > 0 THEN rate_limit._window_start(now, phase, period) + 2 * period
-      ELSE rate_limit._sliding_window_idle_at(
-        (rate_limit._sliding_window_value(value, ts, detail, now, period, phase, resolution) + amount)
-          || (rate_limit._sliding_window_earlier(value, ts, detail, now, rate, period, phase, resolution))[4:],
-        now, period, phase, resolution)
-    END
-    ELSE rate_limit._calendar_ahead(
-      kind, now,
-      greatest(
-        pg_catalog.ceil(
-          (capacity - (rate_limit._calendar_window_value(kind, value, ts, now, rate, capacity) - amount)) / rate - 1e-9), 0),
-      period)::bigint
+    THEN rate_limit._sliding_window_idle_after(
+      value, ts, detail, now, rate, period, phase, resolution, amount)
+    ELSE rate_limit._calendar_window_idle_at(
+      kind, rate_limit._calendar_window_value(kind, value, ts, now, rate, capacity) - amount, now, rate, period, capacity)
   END
 $function$;
 
--- Returns the microseconds from `now` until the balance of a row, brought up to `now`, has grown by `missing`. The rounding stays
--- below `tolerance`.
+-- Returns the earlier counts of a row after tokens were taken; inlined.
+CREATE OR REPLACE FUNCTION rate_limit._counts_after(
+  kind text, value double precision, ts bigint, detail double precision[], now bigint, rate double precision,
+  period bigint, phase bigint, resolution integer
+) RETURNS double precision[] LANGUAGE sql IMMUTABLE PARALLEL SAFE
+AS $function$
+  SELECT CASE kind
+    WHEN 'sliding_window'
+    THEN rate_limit._sliding_window_earlier(value, ts, detail, now, rate, period, phase, resolution)
+  END
+$function$;
+
+-- Returns the microseconds from `now` until the balance of a row, brought up to `now`, has grown by `missing`.
 CREATE OR REPLACE FUNCTION rate_limit._wait(
   kind text, bucket rate_limit.rate_limits, missing double precision, tolerance double precision, left_now double precision,
   now bigint, rate double precision, period bigint, phase bigint, resolution integer
@@ -86,29 +104,26 @@ CREATE OR REPLACE FUNCTION rate_limit._wait(
 AS $function$
 BEGIN
   IF kind IN ('token_bucket', 'gate') THEN
-    RETURN ceil(missing * period / rate - least(0.001, tolerance / 2 * period / rate));
+    RETURN rate_limit._token_bucket_wait(missing, tolerance, rate, period);
   ELSIF kind = 'fixed_window' THEN
-    RETURN rate_limit._window_start(now, phase, period) - now + greatest(ceil((missing - tolerance) / rate), 1) * period;
+    RETURN rate_limit._fixed_window_wait(missing, tolerance, now, rate, period, phase);
   ELSIF kind = 'sliding_window' THEN
     RETURN rate_limit._sliding_window_wait(
       missing, tolerance, bucket.value || bucket.detail[4:], left_now, rate, period,
       rate_limit._sliding_window_passed(now, period, phase, resolution));
   END IF;
-  RETURN rate_limit._calendar_ahead(
-    kind, now, greatest(ceil((missing - tolerance) / rate), 1), period) - now;
+  RETURN rate_limit._calendar_window_wait(kind, missing, tolerance, now, rate, period);
 END
 $function$;
 
--- Returns `bucket` as a row of this kind and grid. A row without `ts` means that the bucket has no row, so it is full. The tokens
--- that a sliding window has counted are spent under another kind, and those that another kind lacks count as used in a sliding
--- window. If a sliding window has another grid, its counts move to the newest sub-interval, so that none leaves too early.
+-- Returns `bucket` as a row of this kind and grid. A row without `ts` means that the bucket has no row, so it is full.
 CREATE OR REPLACE FUNCTION rate_limit._adopt(
   kind text, bucket rate_limit.rate_limits, now bigint, rate double precision, period bigint, capacity double precision,
   phase bigint, resolution integer
 ) RETURNS rate_limit.rate_limits LANGUAGE plpgsql IMMUTABLE
 AS $function$
 DECLARE
-  counted double precision;
+  used double precision;
 BEGIN
   IF kind = 'gate' AND bucket.detail[1] = -2 THEN
     RETURN bucket;
@@ -119,23 +134,12 @@ BEGIN
     bucket.value := CASE WHEN kind = 'sliding_window' THEN rate ELSE capacity END;
     bucket.detail := NULL;
   END IF;
-  IF bucket.detail IS NULL THEN
-    IF kind <> 'sliding_window' THEN
-      RETURN bucket;
-    END IF;
-    bucket.value := greatest(rate - bucket.value, 0);
-  ELSIF rate_limit._fits(kind, bucket.detail, period, phase, resolution) THEN
-    bucket.detail[3] := rate;
-    RETURN bucket;
-  ELSE
-    FOREACH counted IN ARRAY bucket.detail[4:] LOOP
-      bucket.value := bucket.value + counted;
-    END LOOP;
-  END IF;
   IF kind = 'sliding_window' THEN
-    bucket.detail := ARRAY[period, phase, rate]::double precision[] || array_fill(0::double precision, ARRAY[resolution]);
-  ELSE
-    bucket.value := capacity - bucket.value;
+    RETURN rate_limit._sliding_window_adopt(bucket, rate, period, phase, resolution);
+  END IF;
+  IF bucket.detail IS NOT NULL THEN -- The row is from a sliding window: the tokens it counted are spent.
+    SELECT bucket.value + coalesce(sum(c), 0) INTO used FROM unnest(bucket.detail[4:]) AS c;
+    bucket.value := capacity - used;
     bucket.detail := NULL;
   END IF;
   RETURN bucket;
@@ -174,9 +178,22 @@ BEGIN
   ELSE
     after.value := rate_limit._calendar_window_value(kind, bucket.value, bucket.ts, now, rate, capacity) - amount;
     after.ts := now;
-    after.idle_at := rate_limit._calendar_ahead(
-      kind, now, greatest(ceil((capacity - after.value) / rate - 1e-9), 0), period);
+    after.idle_at := rate_limit._calendar_window_idle_at(kind, after.value, now, rate, period, capacity);
     remaining := after.value;
   END IF;
+END
+$function$;
+
+-- Returns a row with `count` tokens returned to it. The row has to be up to date.
+CREATE OR REPLACE FUNCTION rate_limit._credited(
+  kind text, bucket rate_limit.rate_limits, count double precision, capacity double precision
+) RETURNS rate_limit.rate_limits LANGUAGE plpgsql IMMUTABLE
+AS $function$
+BEGIN
+  IF kind = 'sliding_window' THEN
+    RETURN rate_limit._sliding_window_credit(bucket, count);
+  END IF;
+  bucket.value := least(bucket.value + count, capacity);
+  RETURN bucket;
 END
 $function$;

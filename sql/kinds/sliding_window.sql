@@ -52,7 +52,14 @@ BEGIN
 END
 $function$;
 
--- Returns c[1] of n = 1 in the window that began at `started`; inlined.
+-- The two counters of n = 1, in the window that began at `started`: c[0], c[1], and what they leave.
+CREATE OR REPLACE FUNCTION rate_limit._two_counters_now(value double precision, ts bigint, started bigint)
+RETURNS double precision LANGUAGE sql IMMUTABLE PARALLEL SAFE
+AS $function$
+  SELECT CASE WHEN ts >= started THEN value ELSE 0 END
+$function$;
+
+-- Returns the count of the window before the current one; inlined.
 CREATE OR REPLACE FUNCTION rate_limit._two_counters_before(
   value double precision, ts bigint, detail double precision[], started bigint, period bigint
 ) RETURNS double precision LANGUAGE sql IMMUTABLE PARALLEL SAFE
@@ -69,8 +76,7 @@ AS $function$
   SELECT CASE
     WHEN resolution > 1
     THEN (rate_limit._sliding_window_counts(value, ts, detail, now, period, phase, resolution))[1]
-    WHEN ts >= rate_limit._window_start(now, phase, period) THEN value
-    ELSE 0
+    ELSE rate_limit._two_counters_now(value, ts, rate_limit._window_start(now, phase, period))
   END
 $function$;
 
@@ -129,6 +135,21 @@ BEGIN
 END
 $function$;
 
+-- Returns the same after `amount` was taken from a row at `now`. The case n = 1 needs no counts.
+CREATE OR REPLACE FUNCTION rate_limit._sliding_window_idle_after(
+  value double precision, ts bigint, detail double precision[], now bigint, rate double precision, period bigint,
+  phase bigint, resolution integer, amount double precision
+) RETURNS bigint LANGUAGE sql IMMUTABLE PARALLEL SAFE
+AS $function$
+  SELECT CASE
+    WHEN resolution = 1 AND amount > 0 THEN rate_limit._window_start(now, phase, period) + 2 * period
+    ELSE rate_limit._sliding_window_idle_at(
+      (rate_limit._sliding_window_value(value, ts, detail, now, period, phase, resolution) + amount)
+        || (rate_limit._sliding_window_earlier(value, ts, detail, now, rate, period, phase, resolution))[4:],
+      now, period, phase, resolution)
+  END
+$function$;
+
 -- Returns the microseconds from `now` until `missing` more tokens are left, if no other call takes any.
 CREATE OR REPLACE FUNCTION rate_limit._sliding_window_wait(
   missing double precision, tolerance double precision, counts double precision[], left_now double precision,
@@ -161,6 +182,32 @@ BEGIN
     whole := whole - counts[resolution - steps];
   END LOOP;
   RETURN NULL;
+END
+$function$;
+
+-- Returns `bucket` with its counts moved to this grid, if it has another one. All counts move to the newest sub-interval, so
+-- that none leaves too early. In a row of another kind, the missing tokens count as used.
+CREATE OR REPLACE FUNCTION rate_limit._sliding_window_adopt(
+  bucket rate_limit.rate_limits, rate double precision, period bigint, phase bigint, resolution integer
+) RETURNS rate_limit.rate_limits LANGUAGE plpgsql IMMUTABLE
+AS $function$
+DECLARE
+  earlier double precision;
+BEGIN
+  IF bucket.detail IS NULL THEN
+    bucket.value := greatest(rate - bucket.value, 0);
+  ELSIF cardinality(bucket.detail) = resolution + 3 AND bucket.detail[1] = period
+    AND bucket.detail[2] = phase
+  THEN
+    bucket.detail[3] := rate;
+    RETURN bucket;
+  ELSE
+    FOREACH earlier IN ARRAY bucket.detail[4:] LOOP
+      bucket.value := bucket.value + earlier;
+    END LOOP;
+  END IF;
+  bucket.detail := ARRAY[period, phase, rate]::double precision[] || array_fill(0::double precision, ARRAY[resolution]);
+  RETURN bucket;
 END
 $function$;
 
@@ -197,7 +244,7 @@ DECLARE
 BEGIN
   UPDATE rate_limit.rate_limits AS r
   SET
-    value = CASE WHEN r.ts >= started THEN r.value ELSE 0 END + amount,
+    value = rate_limit._two_counters_now(r.value, r.ts, started) + amount,
     ts = greatest(now, r.ts),
     idle_at = started + 2 * period,
     detail = ARRAY[
@@ -213,7 +260,7 @@ BEGIN
     -- A row that was written in a later window, because of a clock that differs, is not decided here.
     AND r.ts < started + period
     AND rate_limit._fits('sliding_window', r.detail, period, phase, 1)
-    AND CASE WHEN r.ts >= started THEN r.value ELSE 0 END + amount
+    AND rate_limit._two_counters_now(r.value, r.ts, started) + amount
       + rate_limit._two_counters_before(r.value, r.ts, r.detail, started, period) * weight <= rate
   RETURNING rate - r.value - r.detail[4] * weight INTO balance;
   RETURN balance;
@@ -240,7 +287,7 @@ BEGIN
   IF NOT rate_limit._is_distributed() THEN
     UPDATE rate_limit.rate_limits AS r
     SET
-      value = CASE WHEN r.ts >= started THEN r.value ELSE 0 END + amount,
+      value = rate_limit._two_counters_now(r.value, r.ts, started) + amount,
       ts = greatest(now, r.ts),
       idle_at = started + 2 * period,
       detail = ARRAY[
@@ -254,7 +301,7 @@ BEGIN
       )
       AND r.shards = 1 AND r.ts < started + period
       AND rate_limit._fits('sliding_window', r.detail, period, phase, 1)
-      AND CASE WHEN r.ts >= started THEN r.value ELSE 0 END + amount
+      AND rate_limit._two_counters_now(r.value, r.ts, started) + amount
         + rate_limit._two_counters_before(r.value, r.ts, r.detail, started, period) * weight <= rate
       AND rate_limit._can_take(rate, period, rate, amount, count, times)
     RETURNING rate - r.value - r.detail[4] * weight, rate_limit._clock() - now INTO balance, waited;

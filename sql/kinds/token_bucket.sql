@@ -19,6 +19,14 @@ AS $function$
   SELECT ts + least(greatest(pg_catalog.ceil((capacity - value) * period / rate), 0), 1e18)::bigint
 $function$;
 
+-- Returns the microseconds until the balance has grown by `missing`. The rounding stays below `tolerance`.
+CREATE OR REPLACE FUNCTION rate_limit._token_bucket_wait(
+  missing double precision, tolerance double precision, rate double precision, period double precision
+) RETURNS double precision LANGUAGE sql IMMUTABLE PARALLEL SAFE
+AS $function$
+  SELECT pg_catalog.ceil(missing * period / rate - least(0.001, tolerance / 2 * period / rate))
+$function$;
+
 -- Takes `amount` from one row of a bucket of so many shards, if the row covers it and the call has not waited for it. Returns
 -- the row's balance, NULL if nothing was taken.
 CREATE OR REPLACE FUNCTION rate_limit._update_token_bucket(

@@ -65,7 +65,7 @@ fn windows_tile_time_in_any_zone_from_any_anchor() {
         let starts: Vec<i64> = moments.iter().map(|at| calendar.granted_at(calendar.window(*at) + 1)).collect();
         moments.extend(starts.iter().flat_map(|start| [start - 1, *start]));
         let sql =
-            "SELECT n.nth, rate_limit._calendar_start($1, n.nth), rate_limit._calendar_ahead($1, m.at, 1, $3)::bigint
+            "SELECT n.nth, rate_limit._calendar_start($1, n.nth), rate_limit._calendar_ahead($1, n.nth, 1, $3)::bigint
             FROM unnest($2::bigint[]) WITH ORDINALITY AS m (at, place)
             CROSS JOIN LATERAL (SELECT rate_limit._calendar_nth($1, m.at) AS nth) AS n ORDER BY m.place";
         let rows = sqlx::query(sql).bind(calendar.in_sql()).bind(&moments).bind(calendar.micros());

@@ -270,13 +270,17 @@ impl Failing {
 }
 
 /// The functions that consist of a single expression or query.
-const EXPRESSIONS: [&str; 20] = [
+const EXPRESSIONS: [&str; 28] = [
     "_asked",
     "_asked_slots",
+    "_calendar_window_idle_at",
+    "_calendar_window_wait",
     "_clock",
+    "_counts_after",
     "_fits",
     "_fixed_window_idle_at",
     "_fixed_window_value",
+    "_fixed_window_wait",
     "_grid",
     "_idle_after",
     "_in_range",
@@ -284,12 +288,16 @@ const EXPRESSIONS: [&str; 20] = [
     "_left",
     "_phase",
     "_sliding_window_earlier",
+    "_sliding_window_idle_after",
     "_sliding_window_left_at",
     "_sliding_window_passed",
     "_sliding_window_value",
     "_token_bucket_idle_at",
     "_token_bucket_value",
+    "_token_bucket_wait",
     "_two_counters_before",
+    "_two_counters_now",
+    "_value_after",
     "_window_start",
 ];
 

@@ -1,4 +1,4 @@
-//! The lines of a file, which is decompressed if need be. What it is is seen in its first bytes, not in its name.
+//! The lines of a file, which is decompressed if need be. Its first bytes show its format, not its name.
 
 use std::fs::File;
 use std::io::{self, BufRead, BufReader, Cursor, Read, Seek, SeekFrom};
@@ -90,7 +90,7 @@ impl<'s> Lines<'s> {
     }
 }
 
-/// A file whose lines can be read several times. All passes read the same bytes, also if the file is renamed or grows meanwhile.
+/// A file that can be read several times. All passes read the same bytes, also if the file is renamed or grows meanwhile.
 pub(crate) struct Source {
     name: String,
     content: Content,

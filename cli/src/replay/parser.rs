@@ -115,7 +115,7 @@ impl<'l> Leases<'l> {
     }
 }
 
-/// What goes wrong in a pass over a recording, beside its calls.
+/// The faults of a recording that a pass over it has met, beside its calls.
 pub(super) struct Faults(Mutex<State>);
 
 struct State {
@@ -124,7 +124,7 @@ struct State {
     error: Option<CliError>,
 }
 
-/// What is done with lines that cannot be read.
+/// How a pass treats lines that it cannot read.
 pub(super) enum Unreadable {
     /// Counts lines, and ends the pass if there are too many.
     Count(BadLines),

@@ -107,7 +107,7 @@ impl Recording {
     }
 }
 
-/// What the first pass over a recording has found.
+/// The findings of the first pass over a recording.
 pub(super) struct Summary {
     /// The number of lines, without blank lines.
     pub(super) lines: u64,

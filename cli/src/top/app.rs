@@ -1,4 +1,4 @@
-//! What the tabs show, the state of the screen, and its changes by keys.
+//! The state of the screen: the contents of the tabs, and how keys change it.
 
 use std::time::{Duration, Instant};
 

@@ -34,7 +34,7 @@ const fn by_number(number: f64) -> Rank {
     (number, 0.0, String::new())
 }
 
-/// A column whose cells are sorted as texts.
+/// A column that is sorted as text.
 const fn text<T>(heading: &'static str, cell: fn(&T, &Style, i64) -> String, rank: fn(&T) -> Rank) -> Column<T> {
     Column { heading, width: None, is_extra: false, is_descending: false, cell, rank }
 }

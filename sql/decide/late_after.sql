@@ -1,3 +1,10 @@
+-- Returns how many microseconds after the clock was read a decision may still be written. A call that takes longer has waited
+-- for a lock, and is decided again. Inlined.
+CREATE OR REPLACE FUNCTION rate_limit._late_after(buckets integer) RETURNS integer LANGUAGE sql IMMUTABLE
+AS $function$
+  SELECT CASE WHEN rate_limit._is_distributed() THEN 20000 + 5000 * buckets ELSE 2000 + 50 * buckets END
+$function$;
+
 -- Raises an error if the transaction reads a snapshot from before a long wait. `waited` is in microseconds. A gate, or
 -- another bucket that a call only reads, must be as fresh as those that it takes from. A shorter time need not be a wait: a
 -- session's first call is slow.
