@@ -39,9 +39,9 @@ CREATE SCHEMA limits AUTHORIZATION shop_owner;";
 const GRANTS: &str = "
 GRANT USAGE ON SCHEMA limits TO shop_app;
 GRANT EXECUTE ON FUNCTION limits._take_token_bucket, limits._take_fixed_window,
-  limits._take_sliding_window, limits._take_few, limits._decide_one, limits._decide_sums, limits._decide,
-  limits._held, limits._decide_once,
-  limits.reset(text), limits.prune, limits._prune_answers TO shop_app;";
+  limits._take_sliding_window, limits._take_two_token_buckets, limits._take_few, limits._decide_one,
+  limits._decide_sums, limits._decide, limits._held, limits._decide_once, limits.reset(text),
+  limits.prune, limits._prune_answers TO shop_app;";
 
 const ORDERS: &str = "
 CREATE TABLE shop.orders (customer text NOT NULL, at timestamptz NOT NULL DEFAULT now());

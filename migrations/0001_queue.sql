@@ -25,6 +25,7 @@ BEGIN
       priority integer NOT NULL DEFAULT 0,
       run_at bigint NOT NULL,
       not_before bigint,
+      jitter bigint,
       payload jsonb NOT NULL,
       unique_id text COLLATE "C",
       limit_names text[] NOT NULL,
@@ -62,6 +63,8 @@ BEGIN
   COMMENT ON COLUMN rate_limit.jobs.run_at IS
     'When the tokens reserved for it are there (and any jitter is over). It never starts before.';
   COMMENT ON COLUMN rate_limit.jobs.not_before IS 'The time that was asked for, if one was.';
+  COMMENT ON COLUMN rate_limit.jobs.jitter IS
+    'run_at is at random up to so many microseconds after the tokens are there. NULL: it is not.';
   COMMENT ON COLUMN rate_limit.jobs.counts IS 'What was reserved: one count for each of limit_names and limit_keys.';
   COMMENT ON COLUMN rate_limit.jobs.used_counts IS 'What was really used, once it was settled.';
   COMMENT ON COLUMN rate_limit.jobs.paid_until IS
@@ -180,12 +183,15 @@ BEGIN
     worker text COLLATE "C" NOT NULL,
     asleep_until bigint NOT NULL DEFAULT 0,
     known_slots text[],
+    known_limits text[],
     CONSTRAINT workers_pkey PRIMARY KEY (queue, worker)
   );
   COMMENT ON TABLE rate_limit.workers IS
     'Workers and until when they may sleep. An enqueue wakes them if something is due before.';
   COMMENT ON COLUMN rate_limit.workers.known_slots IS
     'The names, then the numbers of slots, of the concurrency limits that the worker knew at its last claim.';
+  COMMENT ON COLUMN rate_limit.workers.known_limits IS
+    'The other limits as they were when a worker last computed the times of the waiting jobs.';
 END
 $table$;
 

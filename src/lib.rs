@@ -1,11 +1,6 @@
-//! Exact application-layer rate limits inside your own PostgreSQL database. Most decisions take one round trip, for any number of
-//! limits. A bucket is one row, or several if you shard it. No other service is needed.
-//!
-//! - **Never over-admits.** A decision is written only if its rows have not changed since they were read. Otherwise it is made
-//!   again on locked rows, or fails with a conflict.
-//! - **Commits with your data.** [`Limiter::within`] takes tokens in your own sqlx transaction. A call on several limits
-//!   charges all of them or none.
-//! - **Exact retry times.** `retry_after` is the time until the same call would be allowed, if no other call takes tokens.
+//! Rate limits in the PostgreSQL database that your application already has. There, a message can be counted against its author's
+//! limit in the transaction that stores it: both are committed, or neither is. All processes share one exact count, and you run no
+//! second service.
 //!
 //! ```no_run
 //! use std::time::Duration;
@@ -25,7 +20,7 @@
 //! limiter.within(&mut tx).limit([Item::new("per_user", "u1"), Item::new("per_org", "o7")]).await?.enforce()?;
 //! tx.commit().await?;
 //!
-//! // In the limiter's own transaction: charged whatever happens next.
+//! // In the limiter's own transaction: the token stays spent, whatever happens next.
 //! let decision = limiter.limit(("per_user", "u1")).await?;
 //! match decision.outcome() {
 //!     Outcome::Allowed => println!("allowed; {} left", decision.remaining()),
@@ -35,7 +30,16 @@
 //! # Ok(()) }
 //! ```
 //!
-//! The [`guide`] has an index by task, and a [glossary](guide::glossary).
+//! A limit grants *tokens*, such as 10 per minute, separately for each *key*, such as a user. The tokens of a limit and a key are in a
+//! *bucket*. A call takes tokens from one or more buckets: from all of them, or from none.
+//!
+//! - **It never over-admits.** A decision is written only if its rows have not changed since they were read. Otherwise it is made
+//!   again on locked rows, or fails with a conflict.
+//! - **It commits with your data.** [`Limiter::within`] takes tokens in your own sqlx transaction.
+//! - **Retry times are exact.** `retry_after` is the time until the same call would be allowed, if no other call takes tokens.
+//! - **It is one round trip** for most decisions, for any number of limits. A bucket is one row, or several if you shard it.
+//!
+//! The [`guide`] has an index by task, the [guarantees](guide#guarantees) in full, and a [glossary](guide::glossary).
 //!
 //! # Overview
 //! - Values, without I/O: [`Limit`], [`Limits`], [`Item`], [`Call`], [`Decision`], [`Error`].
@@ -56,7 +60,21 @@
 //! default capacity is the rate. A bucket without a row is full.
 //!
 //! # Features
-//! The README has a table of the features. Only `toml` is on by default.
+//! | feature | default | |
+//! |---|---|---|
+//! | `toml` | yes | reads limits from a TOML file: `Limits::from_toml` |
+//! | `tower` | no | a layer for HTTP services: `pg_limiter::web` |
+//! | `axum` | no | `tower`, with the peer addresses, routes and responses of axum |
+//! | `tonic` | no | `tower`, with [gRPC](guide::web#grpc) responses |
+//! | `reqwest` | no | a middleware for requests to third parties: [`pg_limiter::outgoing`](guide::outgoing) |
+//! | `metrics` | no | counters, histograms and gauges: [`observability`] |
+//! | `embedded` | no | a private PostgreSQL for [tests](guide::testing) |
+//! | `containers` | no | lets `embedded` use a container |
+//! | `testing` | no | a clock that [tests](guide::testing) advance: `pg_limiter::testing::TestClock` |
+//! | `rustls` | no | turns on TLS in sqlx, for the [tool](guide::tool) |
+//!
+//! The library turns on no TLS: choose it in your own sqlx dependency. The tool `pg-limiter` is a package of its own:
+//! `cargo install pg-limiter-cli --features rustls`.
 #![cfg_attr(docsrs, feature(doc_cfg))]
 
 mod call;
@@ -87,16 +105,16 @@ pub mod testing;
 pub mod web;
 
 pub use call::{
-    Balances, Call, CallAt, Decision, Denied, Headroom, InvalidKeySecret, Item, Key, KeySecret, LeaseId, LimitRef,
+    Balances, Call, CallAt, Decision, Forgotten, Headroom, InvalidKeySecret, Item, Key, KeySecret, LeaseId, LimitRef,
     LimitState, Op, Outcome, Permit,
 };
-pub use error::{Engine, Error, InvalidCall, InvalidJob, InvalidLimit, LimitsFileError};
+pub use error::{Denied, Engine, Error, InvalidCall, InvalidJob, InvalidLimit, LimitsFileError};
 pub use limit::{Calendar, InvalidLength, Kind, Length, Limit, LimitBuilder, LimitWarning, Limits, Tokens, kinds};
 pub use limiter::{
     Acquired, Allowance, DenialMemory, Lease, Limiter, LimiterConfig, LimitsFile, LimitsWatch, WaitConfig,
 };
 pub use retry::RetryPolicy;
-pub use sql::{Forgotten, InvalidSchema, Schema, TransactionLimiter, Within};
+pub use sql::{InvalidSchema, Schema, TransactionLimiter, Within};
 pub use transact::{Connections, Durability, Isolation};
 
 /// The version of sqlx that this release works with. Its types appear in public signatures.

@@ -11,6 +11,7 @@ mod case;
 mod cpu;
 mod first_touch;
 mod gateway;
+mod gateway_peer;
 mod groups;
 mod histogram;
 mod json;
@@ -33,6 +34,7 @@ mod stage;
 #[path = "../common/steal.rs"]
 mod steal;
 mod sums;
+mod sums_peer;
 mod table;
 mod table_size;
 mod targets;

@@ -10,11 +10,11 @@ use tokio::sync::Mutex;
 
 use crate::Failure;
 use crate::cpu::Processes;
-use crate::gateway::{Gateway, Requests};
+use crate::gateway_peer::{Gateway, Requests};
 use crate::keys::{Keys, partner, second};
 use crate::limiters::AMPLE;
 use crate::redis_peer::RedisLimit;
-use crate::sums::Batches;
+use crate::sums_peer::Batches;
 
 #[derive(Debug)]
 pub(crate) struct Peer {

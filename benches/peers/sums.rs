@@ -1,63 +1,21 @@
 //! Batches of 128 calls on random keys of a large table: `_decide_sums`, and the barest UPDATE of as many rows.
 
-use std::fmt;
-
-use sqlx::{AssertSqlSafe, Connection, PgConnection};
-use tokio::sync::Mutex;
+use sqlx::{Connection, PgConnection};
 
 use crate::Failure;
 use crate::case::Case;
-use crate::keys::{self, Keys, Picks};
+use crate::keys::{self, Picks};
 use crate::limiters::PLENTY;
 use crate::load::Load;
 use crate::names::{SUMS, SUMS_OF, SUMS_UPDATES};
 use crate::peer::Means;
 use crate::stage::Stage;
+use crate::sums_peer::Batches;
 
-/// The calls of a batch.
-const BATCH: usize = 128;
 const HOUR: i64 = 3_600_000_000;
 
 /// The kinds, in the order of [`SUMS_OF`].
 const KINDS: [&str; 3] = ["token_bucket", "fixed_window", "sliding_window"];
-
-/// A statement that takes one token from each key of a batch.
-pub(crate) struct Batches {
-    connection: Mutex<PgConnection>,
-    sql: String,
-    keys: Keys,
-}
-
-impl fmt::Debug for Batches {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Batches").field("sql", &self.sql).finish_non_exhaustive()
-    }
-}
-
-impl Batches {
-    /// A connection with the plans of `_decide_sums`, and without a wait for the disk, which would hide what a row costs.
-    async fn new(url: &str, sql: String, keys: Keys) -> Result<Self, Failure> {
-        let mut connection = PgConnection::connect(url).await?;
-        let settings = "SET synchronous_commit = off; SET enable_seqscan = off; SET enable_bitmapscan = off;
-             SET enable_hashjoin = off; SET enable_mergejoin = off; SET jit = off";
-        sqlx::raw_sql(settings).execute(&mut connection).await?;
-        Ok(Self { connection: Mutex::new(connection), sql, keys })
-    }
-
-    /// Takes from a random batch of different keys, in the order of their bytes.
-    pub(crate) async fn take(&self) -> Result<bool, Failure> {
-        let mut random = fastrand::Rng::new();
-        let mut batch: Vec<&str> = random.choose_multiple(&*self.keys, BATCH).into_iter().map(|key| &**key).collect();
-        batch.sort_unstable();
-        self.take_from(&batch).await
-    }
-
-    async fn take_from(&self, batch: &[&str]) -> Result<bool, Failure> {
-        let mut connection = self.connection.lock().await;
-        let query = sqlx::query_scalar::<_, i64>(AssertSqlSafe(self.sql.as_str())).bind(batch);
-        Ok(query.fetch_one(&mut *connection).await? == i64::try_from(batch.len())?)
-    }
-}
 
 /// Takes one token from each bucket, and counts the buckets that covered it.
 fn decide_sums(kind: &str) -> String {
@@ -100,7 +58,7 @@ pub(crate) async fn cases(stage: &Stage) -> Result<Vec<Case>, Failure> {
              SELECT '{kind}, bare', key, value, ts, idle_at, detail FROM rate_limit.rate_limits WHERE name = '{kind}'"
         );
         let bare = Batches::new(&url, update(kind), keys.clone()).await?;
-        sqlx::raw_sql(AssertSqlSafe(copy)).execute(&mut *bare.connection.lock().await).await?;
+        bare.execute(copy).await?;
         let peers = [(SUMS_UPDATES[place], bare), (SUMS_OF[place], own)];
         for (name, batches) in peers {
             let peer = stage.peer(name, Means::Batches(batches));

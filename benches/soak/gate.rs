@@ -7,11 +7,9 @@ use fastrand::Rng;
 use pg_limiter::{Error, Limiter};
 
 use super::round::TOLERANCE;
-use super::setup::{GATE, SoakSetup};
+use super::setup::{BEHIND_GATE, GATE, SoakSetup};
 use super::stats::{Stats, Taken};
 
-/// The limit of the tokens that calls take if the gate lets them.
-pub(super) const BEHIND_GATE: &str = "behind gate";
 const OPERATIONS: u32 = 40;
 const HOUR: Duration = Duration::from_secs(3600);
 

@@ -34,7 +34,13 @@ pub(super) async fn refill(setup: Arc<SoakSetup>, stats: Arc<Stats>, what: &'sta
     let admissions = Arc::new(Mutex::new(Admissions::default()));
     let mut tasks = JoinSet::new();
     for _ in 0..callers {
-        tasks.spawn(ask(Arc::clone(&setup), Arc::clone(&stats), what, dice.fork(), Arc::clone(&admissions)));
+        tasks.spawn(take_until_stopped(
+            Arc::clone(&setup),
+            Arc::clone(&stats),
+            what,
+            dice.fork(),
+            Arc::clone(&admissions),
+        ));
     }
     let is_sliding = limit.kind() == Kind::SlidingWindow;
     loop {
@@ -79,7 +85,7 @@ pub(super) async fn refill(setup: Arc<SoakSetup>, stats: Arc<Stats>, what: &'sta
     }
 }
 
-async fn ask(
+async fn take_until_stopped(
     setup: Arc<SoakSetup>,
     stats: Arc<Stats>,
     what: &'static str,

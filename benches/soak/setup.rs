@@ -12,9 +12,7 @@ use pg_limiter::{
 
 use super::Failure;
 use super::database::Database;
-use super::gate::BEHIND_GATE;
 use super::options::Options;
-use super::slots::WITH_SLOTS;
 use super::stats::Stats;
 
 /// A period so long that almost nothing is refilled during a soak.
@@ -60,7 +58,11 @@ pub(super) const TOKENS: &str = "tokens";
 pub(super) const WINDOW: &str = "window";
 pub(super) const SLIDING: &str = "sliding";
 pub(super) const SLOTS: &str = "slots";
+/// The limit of the tokens that are taken together with slots.
+pub(super) const WITH_SLOTS: &str = "with slots";
 pub(super) const GATE: &str = "gate";
+/// The limit of the tokens that calls take if the gate lets them.
+pub(super) const BEHIND_GATE: &str = "behind gate";
 
 const LIMITS: [&str; 22] = [
     "plain",

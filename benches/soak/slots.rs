@@ -10,11 +10,9 @@ use tokio::task::JoinSet;
 
 use super::call::{End, in_transaction};
 use super::round::{Books, TOLERANCE, audited};
-use super::setup::{SLOTS, SoakSetup};
+use super::setup::{SLOTS, SoakSetup, WITH_SLOTS};
 use super::stats::{Stats, Taken};
 
-/// The limit of the tokens that are taken together with slots.
-pub(super) const WITH_SLOTS: &str = "with slots";
 /// The calls of each caller in a round.
 const CALLS: u32 = 30;
 /// Clocks of two machines do not run equally fast.

@@ -63,8 +63,8 @@ impl Watch {
         let pool = self.setup.audit_pool();
         let schema = self.setup.schema();
         let (table_bytes, answers_bytes, rows) = tokio::join!(
-            ask(pool, format!("SELECT pg_catalog.pg_total_relation_size('{}.rate_limits')", quoted(schema)), None),
-            ask(pool, format!("SELECT pg_catalog.pg_total_relation_size('{}.answers')", quoted(schema)), None),
+            number(pool, format!("SELECT pg_catalog.pg_total_relation_size('{}.rate_limits')", quoted(schema)), None),
+            number(pool, format!("SELECT pg_catalog.pg_total_relation_size('{}.answers')", quoted(schema)), None),
             rows(pool, schema, self.setup.name())
         );
         let counts = self.stats.count();
@@ -103,7 +103,7 @@ fn quoted(identifier: &str) -> String {
     identifier.replace('\'', "''")
 }
 
-async fn ask(pool: &PgPool, sql: String, name: Option<&str>) -> Option<u64> {
+async fn number(pool: &PgPool, sql: String, name: Option<&str>) -> Option<u64> {
     let mut query = sqlx::query_scalar::<_, i64>(AssertSqlSafe(sql));
     if let Some(name) = name {
         query = query.bind(name.to_owned());
@@ -117,11 +117,11 @@ async fn rows(pool: &PgPool, schema: &str, name: &str) -> Option<u64> {
     let own = format!(
         "SELECT pg_catalog.count(*) FROM {schema}.rate_limits AS r WHERE r.name > $1 AND r.name < $1 || '~' COLLATE \"C\""
     );
-    if let Some(rows) = ask(pool, own, Some(name)).await {
+    if let Some(rows) = number(pool, own, Some(name)).await {
         return Some(rows);
     }
     let all = format!("SELECT pg_catalog.pg_stat_get_live_tuples('{}.rate_limits'::regclass)", quoted(schema));
-    ask(pool, all, None).await
+    number(pool, all, None).await
 }
 
 /// The resident memory of this process. `status` reports it in KiB; `statm` reports it in pages of a size that it omits.

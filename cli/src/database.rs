@@ -46,32 +46,39 @@ impl Database {
     pub(super) fn new(args: DatabaseArgs) -> Result<Self, CliError> {
         let schema = Schema::new(&args.schema)?;
         let is_argument = args.database_url.is_some();
-        let options = match url(args.database_url)? {
-            Some(url) => Some(parse(url.trim())?),
-            None => None,
-        };
+        let options = url(args.database_url)?.map(|url| parse(url.trim())).transpose()?;
         Ok(Self { options, schema, is_argument })
     }
 
     /// Starts the private server if no database was named. Its data does not outlive this run.
     pub(super) async fn start(self) -> Result<Running, CliError> {
-        let mut config = ServerConfig::default();
-        config.durable = false;
-        self.start_with(config).await
+        self.start_with(false).await
     }
 
     /// Like `start`, but the private server waits for the disk, as a durable server does. For commands that measure.
     pub(super) async fn start_durable(self) -> Result<Running, CliError> {
-        self.start_with(ServerConfig::default()).await
+        self.start_with(true).await
+    }
+
+    /// Connects, runs `work`, and disconnects.
+    pub(super) async fn with_limiter<T>(
+        self,
+        limits: Limits,
+        key_secret: Option<KeySecret>,
+        work: impl AsyncFnOnce(&Limiter) -> Result<T, CliError>,
+    ) -> Result<T, CliError> {
+        // A private server runs as long as this.
+        let running = self.start().await?;
+        let limiter = running.limiter(limits, key_secret).await?;
+        let result = work(&limiter).await;
+        limiter.pool().close().await;
+        result
     }
 
     /// The limits that are stored in the named database. A private server has none.
     pub(super) async fn stored_limits(&self) -> Result<Limits, CliError> {
         let Some(options) = &self.options else { return Ok(Limits::new()) };
-        let mut conn = connect_with(options).await.map_err(cannot_connect)?;
-        let limits = Limits::stored_in(&mut conn, &self.schema).await;
-        let _ = conn.close().await; // They have been read.
-        match limits {
+        match read_limits(connect_with(options).await.map_err(cannot_connect)?, &self.schema).await {
             Err(Error::SchemaMissing { .. }) => Ok(Limits::new()),
             limits => Ok(limits?),
         }
@@ -85,16 +92,11 @@ impl Database {
         }
     }
 
-    /// A private server, even if a database was named.
-    pub(super) async fn start_private(self) -> Result<Running, CliError> {
-        Self { options: None, ..self }.start_quietly(ServerConfig::default()).await
-    }
-
-    async fn start_with(self, config: ServerConfig) -> Result<Running, CliError> {
-        if let Some(options) = self.options {
-            return Ok(Running { options, schema: self.schema, server: None });
+    async fn start_with(self, durable: bool) -> Result<Running, CliError> {
+        if self.options.is_some() {
+            return self.named();
         }
-        let running = self.start_quietly(config).await?;
+        let running = self.start_private(durable).await?;
         output::note(format!(
             "neither --database-url nor DATABASE_URL is set: using a private {}, for this run only",
             running.private_source().unwrap_or_default()
@@ -102,7 +104,10 @@ impl Database {
         Ok(running)
     }
 
-    async fn start_quietly(self, config: ServerConfig) -> Result<Running, CliError> {
+    /// A private server, even if a database was named.
+    pub(super) async fn start_private(self, durable: bool) -> Result<Running, CliError> {
+        let mut config = ServerConfig::default();
+        config.durable = durable;
         let _progress = Progress::of("starting a private PostgreSQL server");
         let server = tokio::task::spawn_blocking(move || Server::start(&config)).await.map_err(CliError::failed)??;
         Ok(Running { options: parse(&server.url("postgres"))?, schema: self.schema, server: Some(server) })
@@ -146,6 +151,12 @@ pub(super) async fn connect_with(options: &PgConnectOptions) -> Result<PgConnect
     tokio::time::timeout(PATIENCE, connecting).await.unwrap_or(Err(sqlx::Error::PoolTimedOut))
 }
 
+async fn read_limits(mut conn: PgConnection, schema: &Schema) -> Result<Limits, Error> {
+    let limits = Limits::stored_in(&mut conn, schema).await;
+    let _ = conn.close().await; // They have been read.
+    limits
+}
+
 /// The message for a failed connection, with advice if TLS is the cause.
 pub(super) fn cannot_connect(error: sqlx::Error) -> CliError {
     match error {
@@ -153,8 +164,8 @@ pub(super) fn cannot_connect(error: sqlx::Error) -> CliError {
             "the database did not answer within {PATIENCE:?}: check that it is running and reachable"
         )),
         error => {
-            let advice = tls_advice(&error, cfg!(feature = "rustls"));
-            let advice = advice.map_or_else(String::new, |advice| format!("\n{advice}"));
+            let advice =
+                tls_advice(&error, cfg!(feature = "rustls")).map(|advice| format!("\n{advice}")).unwrap_or_default();
             CliError::failed(format!("cannot connect to the database: {error}{advice}"))
         }
     }
@@ -168,9 +179,7 @@ impl Running {
 
     /// The stored limits, for commands that only show. If they cannot be read, a note says why.
     pub(super) async fn shown_limits(&self) -> Result<Limits, CliError> {
-        let mut conn = self.connect().await?;
-        let limits = Limits::stored_in(&mut conn, &self.schema).await;
-        let _ = conn.close().await; // They have been read.
+        let limits = read_limits(self.connect().await?, &self.schema).await;
         Ok(limits.unwrap_or_else(|error| {
             if !matches!(error, Error::SchemaMissing { .. }) {
                 output::note(format!("the stored limits are not shown: {error}"));
@@ -217,28 +226,25 @@ impl Running {
 /// SQLSTATE with which the server rejects this kind of connection.
 const INVALID_AUTHORIZATION: &str = "28000";
 
-/// Returns a line of advice if encryption is missing or misconfigured. `has_tls`: whether this tool was built with TLS.
+/// Returns a line of advice if encryption is missing or misconfigured.
 fn tls_advice(error: &sqlx::Error, has_tls: bool) -> Option<&'static str> {
-    if !has_tls {
-        return requires_tls(error).then_some(
-            "This pg-limiter was built without TLS. If the server requires it, install the tool with it: \
-             cargo install pg-limiter-cli --features rustls",
-        );
-    }
     let text = error.to_string();
-    if text.contains("UnknownIssuer") {
-        return Some(
+    let advice = match has_tls {
+        false if requires_tls(error) => {
+            "This pg-limiter was built without TLS. If the server requires it, install the tool with it: \
+             cargo install pg-limiter-cli --features rustls"
+        }
+        true if text.contains("UnknownIssuer") => {
             "This machine does not trust the CA that signed the server's certificate. Add sslrootcert=FILE to the URL, with \
-             the certificate of that CA; providers of managed databases publish it.",
-        );
-    }
-    if text.contains("not valid for name") {
-        return Some(
+             the certificate of that CA; providers of managed databases publish it."
+        }
+        true if text.contains("not valid for name") => {
             "The server's certificate is for another host. Connect with a name that the certificate contains, or check only \
-             its CA, with sslmode=verify-ca in the URL.",
-        );
-    }
-    None
+             its CA, with sslmode=verify-ca in the URL."
+        }
+        _ => return None,
+    };
+    Some(advice)
 }
 
 /// Servers word this error differently; sqlx without TLS returns [`sqlx::Error::Tls`].

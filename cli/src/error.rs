@@ -41,13 +41,9 @@ impl CliError {
     /// The error of a statement that reads these tables. If the role lacks a privilege, it names all that reading needs.
     pub(super) fn refused(error: Error, schema: &Schema, tables: &[&str]) -> Self {
         let source = match &error {
-            Error::Database { source } => source,
+            Error::Database { source } if lacks_privilege(source) => source,
             _ => return error.into(),
         };
-        let code = source.as_database_error().and_then(|error| error.code());
-        if code.as_deref() != Some("42501") {
-            return error.into();
-        }
         let quoted = schema.quoted();
         let tables: Vec<String> = tables.iter().map(|table| format!("{quoted}.{table}")).collect();
         Self::failed(format!(
@@ -65,6 +61,11 @@ impl CliError {
             Self::Failed(_) => 3,
         }
     }
+}
+
+/// Whether the server refuses the statement because the role lacks a privilege.
+pub(super) fn lacks_privilege(error: &sqlx::Error) -> bool {
+    error.as_database_error().and_then(|error| error.code()).as_deref() == Some("42501")
 }
 
 impl From<Error> for CliError {

@@ -19,7 +19,6 @@ pub(super) fn name(path: &Path) -> String {
     if is_stdin(path) { "standard input".to_owned() } else { path.display().to_string() }
 }
 
-/// Reads the whole file.
 pub(super) fn read(path: &Path) -> Result<Vec<u8>, CliError> {
     let result = if is_stdin(path) {
         let mut bytes = Vec::new();
@@ -47,8 +46,7 @@ pub(super) fn read_limits(path: &Path) -> Result<Limits, CliError> {
     let limits = if json { Limits::from_json(text) } else { Limits::from_toml(text) };
     let limits = limits.map_err(|error| {
         let reason = error.to_string();
-        let reason = reason.strip_prefix("limits file: ").unwrap_or(&reason);
-        CliError::usage(format!("{name}: {}", reason.trim_end()))
+        invalid(reason.strip_prefix("limits file: ").unwrap_or(&reason).trim_end())
     })?;
     warn(&limits);
     Ok(limits)
@@ -63,21 +61,24 @@ pub(super) fn warn(limits: &Limits) {
 
 /// Why this is no text in UTF-8 with line breaks.
 pub(crate) fn of_encoding(head: &[u8]) -> Option<String> {
-    let utf16 = |order: &str| {
-        Some(format!(
-            "the file is in UTF-16: convert it with iconv -f UTF-16{order} -t UTF-8 FILE, and read the result"
-        ))
+    let encoded = |name: &str, order: &str| {
+        format!("the file is in {name}: convert it with iconv -f {name}{order} -t UTF-8 FILE")
     };
-    match head {
-        [0xff, 0xfe, ..] | [0xfe, 0xff, ..] => return utf16(""),
-        [first, 0, second, 0, ..] if *first != 0 && *second != 0 => return utf16("LE"),
-        [0, first, 0, second, ..] if *first != 0 && *second != 0 => return utf16("BE"),
-        _ => {}
-    }
-    let last = head.trim_ascii_end().len();
-    let has = |byte| head[..last].contains(&byte);
-    (has(b'\r') && !has(b'\n'))
-        .then(|| "its lines end in CR alone: convert it with tr '\\r' '\\n' < FILE, and read the result".to_owned())
+    let lines = head.trim_ascii_end();
+    let cause = match head {
+        [0xff, 0xfe, 0, 0, ..] | [0, 0, 0xfe, 0xff, ..] => encoded("UTF-32", ""),
+        _ if head.get(257..262) == Some(b"ustar") => {
+            "the file is a tar archive: extract a file of it with tar -xOf".to_owned()
+        }
+        [0xff, 0xfe, ..] | [0xfe, 0xff, ..] => encoded("UTF-16", ""),
+        [first, 0, second, 0, ..] if *first != 0 && *second != 0 => encoded("UTF-16", "LE"),
+        [0, first, 0, second, ..] if *first != 0 && *second != 0 => encoded("UTF-16", "BE"),
+        _ if lines.contains(&b'\r') && !lines.contains(&b'\n') => {
+            "its lines end in CR alone: convert it with tr '\\r' '\\n' < FILE".to_owned()
+        }
+        _ => return None,
+    };
+    Some(format!("{cause}, and read the result"))
 }
 
 #[cfg(test)]
@@ -93,6 +94,8 @@ mod tests {
             (&[&b"\xfe\xff"[..], &reversed].concat(), "iconv -f UTF-16 "),
             (&utf16, "iconv -f UTF-16LE"),
             (&reversed, "iconv -f UTF-16BE"),
+            (b"\xff\xfe\0\0{\0\0\0", "iconv -f UTF-32 "),
+            (&[&b"access.log".repeat(26)[..257], b"ustar\x0000"].concat(), "tar -xOf"),
             (b"{}\r{}\r", "tr '\\r' '\\n'"),
         ] {
             assert!(of_encoding(head).is_some_and(|cause| cause.contains(words)), "{words}");

@@ -1,33 +1,24 @@
 //! The tool `pg-limiter`. The library of this package is for its own binary, tests and fuzz targets.
 
+// Each half uses its part of what both share.
+#![cfg_attr(not(all(feature = "operate", feature = "study")), allow(dead_code, unused_imports))]
+
 mod args;
-mod bench;
+mod balance_line;
 mod database;
-mod decide;
-mod demo;
-mod doctor;
 mod error;
-mod exec;
-mod export;
 mod input;
 mod json;
 mod key_secret;
 mod limit_args;
-mod limits;
-mod lines;
-mod live;
-mod migrate;
+#[cfg(feature = "operate")]
+mod operate;
 mod output;
-mod plot;
-mod queue;
-mod removal;
-mod replay;
 mod signals;
-mod simulate;
-mod stored;
+#[cfg(feature = "study")]
+mod study;
 mod text;
-mod top;
-mod ui;
 
 pub use args::{command, main};
-pub use replay::{Event, LogFormat, LogLine, UnreadableLine};
+#[cfg(feature = "study")]
+pub use study::replay::{Event, LogFormat, LogLine, UnreadableLine};

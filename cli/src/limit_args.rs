@@ -16,7 +16,7 @@ use pg_limiter::{Kind, Limit, Limits};
 pub(super) struct LimitArgs {
     /// Read limits from this file: TOML, or JSON if its name ends in .json; `-` is standard input [default: the limits that are
     /// stored in the database]
-    #[arg(long, help_heading = HEADING, value_name = "FILE", conflicts_with_all = INLINE)]
+    #[arg(long, help_heading = HEADING, value_name = "FILE", conflicts_with_all = INLINE.split(' '))]
     #[serde(skip)]
     limits: Option<PathBuf>,
     /// Define the limit inline: its kind, token_bucket, fixed_window, sliding_window, calendar_window, concurrency with
@@ -63,20 +63,8 @@ pub(super) struct LimitArgs {
 }
 
 const HEADING: &str = "The limit";
-const INLINE: [&str; 12] = [
-    "kind",
-    "rate",
-    "period",
-    "every",
-    "zone",
-    "anchor",
-    "capacity",
-    "max_reserved",
-    "start",
-    "resolution",
-    "shards",
-    "lease",
-];
+/// The options that define a limit.
+const INLINE: &str = "kind rate period every zone anchor capacity max_reserved start resolution shards lease";
 const NO_LIMIT: &str = "no limit given: use --limits FILE, or --rate and --period; for a concurrency limit, --capacity and \
                         --lease; or store the limit in the database, with `pg-limiter limits apply`";
 
@@ -102,7 +90,7 @@ impl Sourced {
 impl LimitArgs {
     /// Whether the options name no limit, so that the stored limits are meant.
     pub(super) fn means_stored(&self) -> bool {
-        self.limits.is_none() && !self.is_inline()
+        self.limits.is_none() && self.kind.is_none() && !self.is_inline()
     }
 
     /// The limits of the file, the inline limit under `name`, or else the stored limit of this name. A file may lack `name`: then
@@ -110,13 +98,14 @@ impl LimitArgs {
     pub(super) async fn limits(self, name: &str, database: &Database) -> Result<Limits, CliError> {
         match &self.limits {
             Some(path) => input::read_limits(path),
-            None if !self.is_inline() => {
+            None if self.means_stored() => {
                 let stored = database.stored_limits().await?;
                 if stored.get(name).is_none() {
                     return Err(CliError::usage(NO_LIMIT));
                 }
                 Ok(stored)
             }
+            None if !self.is_inline() => Err(CliError::usage(NO_LIMIT)),
             None => {
                 let limits = Limits::new().define(name, self.inline()?).map_err(CliError::usage)?;
                 input::warn(&limits);
@@ -138,13 +127,11 @@ impl LimitArgs {
         if !self.is_inline() {
             return Err(CliError::usage(NO_LIMIT));
         }
-        match self.inline_kind() {
-            Some(kind) => Ok(vec![self.read(kind, |_| true)?]),
-            None => {
-                let kinds = kinds.iter().filter(|kind| kind.has_option("every") == self.every.is_some());
-                kinds.map(|kind| self.read(*kind, |option| kind.has_option(option))).collect()
-            }
+        if let Some(kind) = self.inline_kind() {
+            return Ok(vec![self.read(kind, |_| true)?]);
         }
+        let kinds = kinds.iter().filter(|kind| kind.has_option("every") == self.every.is_some());
+        kinds.map(|kind| self.read(*kind, |option| kind.has_option(option))).collect()
     }
 
     fn inline(&self) -> Result<Limit, CliError> {

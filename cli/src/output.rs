@@ -5,7 +5,7 @@
 use std::borrow::Cow;
 use std::fmt::Display;
 use std::io::{self, IsTerminal, Write};
-use std::sync::{Arc, LazyLock, Mutex, MutexGuard, PoisonError};
+use std::sync::{LazyLock, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use indicatif::{MultiProgress, ProgressBar, ProgressDrawTarget, ProgressStyle};
@@ -14,10 +14,16 @@ use tokio::task::AbortHandle;
 use crate::error::CliError;
 use crate::text::{message, one_line, shortened};
 
-/// Writes a line.
 pub(super) fn line(text: impl Display) -> Result<(), CliError> {
-    let write = |mut out: io::StdoutLock<'_>| writeln!(out, "{text}").and_then(|()| out.flush());
-    aside(|| write(io::stdout().lock())).map_err(failure)
+    lines([text])
+}
+
+/// Writes a line, and does nothing if standard output is closed: the exit code of the command stays the same.
+pub(super) fn line_if_open(text: impl Display) -> Result<(), CliError> {
+    match line(text) {
+        Err(CliError::OutputClosed) => Ok(()),
+        written => written,
+    }
 }
 
 /// Writes lines through a buffer.
@@ -63,11 +69,8 @@ const BAR: &str = "{msg} [{bar:25}] {human_pos}/{human_len} {eta}";
 /// All that is drawn at this moment, on standard error.
 static DRAWN: LazyLock<MultiProgress> = LazyLock::new(MultiProgress::new);
 
-/// The progress of one piece of work.
 pub(super) struct Progress {
     bar: ProgressBar,
-    /// Whether the work is done. It is locked while the bar appears or is removed.
-    is_done: Arc<Mutex<bool>>,
     appearance: Option<AbortHandle>,
 }
 
@@ -94,7 +97,7 @@ impl Progress {
 
     /// Work that shows no progress on this terminal.
     pub(super) fn hidden() -> Self {
-        Self { bar: ProgressBar::hidden(), is_done: Arc::default(), appearance: None }
+        Self { bar: ProgressBar::hidden(), appearance: None }
     }
 
     fn start(what: Cow<'static, str>, bar: ProgressBar, template: &str) -> Self {
@@ -102,14 +105,14 @@ impl Progress {
         if let Ok(style) = ProgressStyle::with_template(template) {
             bar.set_style(style.progress_chars("=> ").tick_chars("|/-\\ "));
         }
-        let mut progress = Self { bar, is_done: Arc::default(), appearance: None };
+        let mut progress = Self { bar, appearance: None };
         progress.now(what);
         if is_drawn() {
-            let (bar, is_done) = (progress.bar.clone(), Arc::clone(&progress.is_done));
+            let bar = progress.bar.clone();
             let appearance = tokio::spawn(async move {
                 tokio::time::sleep(MOMENT).await;
-                let is_done = locked(&is_done);
-                if !*is_done {
+                let _lock = lock();
+                if !bar.is_finished() {
                     DRAWN.add(bar.clone());
                     bar.enable_steady_tick(TICK);
                 }
@@ -140,7 +143,7 @@ impl Drop for Progress {
     fn drop(&mut self) {
         let Some(appearance) = &self.appearance else { return };
         appearance.abort();
-        *locked(&self.is_done) = true;
+        let _lock = lock();
         self.bar.finish_and_clear();
         DRAWN.remove(&self.bar);
     }
@@ -158,6 +161,8 @@ fn is_drawn() -> bool {
     *IS_DRAWN
 }
 
-fn locked(is_done: &Mutex<bool>) -> MutexGuard<'_, bool> {
-    is_done.lock().unwrap_or_else(PoisonError::into_inner)
+/// Locks what is drawn, while a bar appears or is removed.
+fn lock() -> MutexGuard<'static, ()> {
+    static LOCK: Mutex<()> = Mutex::new(());
+    LOCK.lock().unwrap_or_else(PoisonError::into_inner)
 }

@@ -51,12 +51,11 @@ mod unix {
         /// Safe: no signal is lost.
         pub(crate) async fn next(&mut self) -> Received {
             poll_fn(|cx| {
-                for (kind, signal) in &mut self.0 {
-                    if signal.poll_recv(cx).is_ready() {
-                        return Poll::Ready(Received(*kind));
-                    }
-                }
-                Poll::Pending
+                let mut received = self
+                    .0
+                    .iter_mut()
+                    .filter_map(|(kind, signal)| signal.poll_recv(cx).is_ready().then_some(Received(*kind)));
+                received.next().map_or(Poll::Pending, Poll::Ready)
             })
             .await
         }

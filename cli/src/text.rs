@@ -1,7 +1,7 @@
 //! Formats numbers and names for people. Text from outside (keys, names, lines of files, messages that quote them) can neither
 //! control the terminal nor pretend to be other text.
 
-use std::time::Duration;
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use indicatif::HumanCount;
 use unicode_width::{UnicodeWidthChar, UnicodeWidthStr};
@@ -21,13 +21,11 @@ pub(super) fn plain(value: f64) -> String {
     if value == 0.0 { "0".to_owned() } else { value.to_string() }
 }
 
-/// Formats a wait: exactly below a minute (`5.9995s`), otherwise cut to two units (`10d 22h`).
+/// Formats a wait: exactly to the microsecond below a minute (`5.9995s`), otherwise cut to two units (`10d 22h`).
 pub(super) fn wait(time: Duration) -> String {
-    if time < MINUTE { seconds(time) } else { age(time) }
-}
-
-/// Formats a time in seconds, exactly to the microsecond.
-fn seconds(time: Duration) -> String {
+    if time >= MINUTE {
+        return age(time);
+    }
     let digits = format!("{}.{:06}", time.as_secs(), time.subsec_micros());
     format!("{}s", digits.trim_end_matches('0').trim_end_matches('.'))
 }
@@ -61,10 +59,10 @@ pub(super) const WIDEST_NAME: usize = 30;
 
 /// Describes a limit: `api: token_bucket, 10 per 1m, capacity 20`. Omits a name that equals the kind.
 pub(super) fn describe(name: &str, limit: &Limit) -> String {
-    let mut text =
-        if name == limit.kind().as_str() { String::new() } else { format!("{}: ", shown(name, WIDEST_NAME)) };
-    text.push_str(&limit.to_string());
-    text
+    match name == limit.kind().as_str() {
+        true => limit.to_string(),
+        false => format!("{}: {limit}", shown(name, WIDEST_NAME)),
+    }
 }
 
 /// Aligns rows in columns: the columns in `texts` to the left, the others to the right.
@@ -157,8 +155,13 @@ pub(crate) fn parse_length(text: &str) -> Result<Duration, String> {
 }
 
 pub(crate) fn parse_micros(text: &str) -> Result<i64, String> {
-    let length: Length = text.parse().map_err(|error: pg_limiter::InvalidLength| error.to_string())?;
-    i64::try_from(length.as_micros()).map_err(|error| error.to_string())
+    i64::try_from(parse_length(text)?.as_micros()).map_err(|error| error.to_string())
+}
+
+/// The time that is this many microseconds after the Unix epoch.
+pub(crate) fn moment(micros: i64) -> SystemTime {
+    let since = Duration::from_micros(micros.unsigned_abs());
+    if micros < 0 { UNIX_EPOCH - since } else { UNIX_EPOCH + since }
 }
 
 pub(crate) fn format_micros(micros: i64) -> String {
@@ -221,22 +224,8 @@ mod tests {
 
     #[test]
     fn keys_that_differ_look_different() {
-        let keys = [
-            "a\u{fffd}b",
-            "a\u{1}b",
-            "a\u{2}b",
-            "a\\u{1}b",
-            "ab",
-            "a b",
-            "a\u{a0}b",
-            "ab ",
-            " ab",
-            "a\u{200b}b",
-            "a\nb",
-            "a\\nb",
-            "\u{e9}",
-            "e\u{301}",
-        ];
+        let keys = "a\u{fffd}b|a\u{1}b|a\u{2}b|a\\u{1}b|ab|a b|a\u{a0}b|ab | ab|a\u{200b}b|a\nb|a\\nb|\u{e9}|e\u{301}";
+        let keys: Vec<&str> = keys.split('|').collect();
         let looks: HashSet<String> = keys.iter().map(|key| shown(key, 40)).collect();
         assert_eq!(looks.len(), keys.len(), "{looks:?}");
     }

@@ -44,7 +44,7 @@ BEGIN
     INSERT INTO rate_limit.rate_limits (name, key, value, ts, idle_at, detail)
     VALUES (name, key, - length, now, now + length, ARRAY[-2])
     ON CONFLICT ON CONSTRAINT rate_limits_pkey DO NOTHING;
-    IF FOUND AND rate_limit._clock() - now <= 2000 THEN
+    IF FOUND AND rate_limit._clock() - now <= rate_limit._late_after(1) THEN
       RETURN length * interval '1 microsecond';
     END IF;
   END LOOP;

@@ -1,7 +1,7 @@
 -- Decides calls row by row. It reads the rows without locking them, decides, and writes each row that changes, if no other
 -- transaction has changed the row since. So a denial locks nothing and writes nothing. Arguments and results are those of
--- _decide, which has checked them; the buckets are listed in the global order. `amounts` are the tokens that calls take from each
--- bucket or leave in it; NULL for a bucket of which the whole balance is needed.
+-- _decide. The caller, _decide or _decide_started, has checked them, and lists the buckets in the global order. `amounts` are the
+-- tokens that calls take from each bucket or leave in it; NULL for a bucket of which the whole balance is needed.
 --
 -- Under REPEATABLE READ and SERIALIZABLE the write of a changed row fails (40001). Under READ COMMITTED the write matches no
 -- row. Then this function locks that row and all later rows to be written, and decides the allowed calls again.

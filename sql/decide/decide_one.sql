@@ -102,7 +102,7 @@ BEGIN
     END LOOP;
     IF balance IS NOT NULL THEN
       waited := rate_limit._clock() - now;
-      IF waited > 2000 THEN
+      IF waited > rate_limit._late_after(1) THEN
         -- Another transaction may have locked the row without changing it. A decision as of a time before that wait would count
         -- the refill since then twice, so it is made again.
         balance := rate_limit._retake(
@@ -127,7 +127,7 @@ BEGIN
         is_written := rate_limit._write(before, after, true);
       END IF;
       waited := rate_limit._clock() - now;
-      IF is_written AND waited > 2000 THEN -- As above.
+      IF is_written AND waited > rate_limit._late_after(1) THEN -- As above.
         decided := rate_limit._item(
           before, 'limit', count, reserves, now + waited, kind, rate, period, capacity, max_reserved, phase, resolution);
         PERFORM rate_limit._write(decided.bucket_after, decided.bucket_after, false);

@@ -36,7 +36,6 @@ DECLARE
   covered double precision[]; -- the balances of those of `taken`
   backs double precision[]; -- the tokens that undone calls return to each bucket
   asked record;
-  new_row record;
 BEGIN
   IF item_counts IS NOT NULL AND (0 <= ALL (item_counts) AND 1e13 >= ALL (item_counts)) IS NOT TRUE THEN -- NaN is the largest.
     RAISE EXCEPTION 'invalid_count: a count of the batch is not a number from 0 to 1e13'
@@ -89,25 +88,9 @@ BEGIN
       INNER JOIN rate_limit.rate_limits AS r ON r.name = ANY (ARRAY[u.name]) AND r.key = u.key AND r.shard = 0
     )
     THEN
-      FOR asked IN
-        SELECT *
-        FROM rate_limit._asked(
-          limit_kinds, limit_rates, limit_periods, limit_capacities, limit_starts, limit_resolutions, bucket_names, bucket_keys,
-          bucket_limits, bucket_amounts) AS a
-        WHERE a.amount > 0
-        ORDER BY a.nth
-      LOOP
-        new_row := rate_limit._take_from(
-          asked.kind,
-          rate_limit._adopt(
-            asked.kind, NULL, now, asked.rate, asked.period, asked.capacity, asked.phase, asked.resolution),
-          now, asked.rate, asked.period, asked.capacity, asked.phase, asked.resolution, asked.amount);
-        INSERT INTO rate_limit.rate_limits (name, key, value, ts, idle_at, detail)
-        VALUES (
-          asked.name, asked.key, (new_row.after).value, (new_row.after).ts, (new_row.after).idle_at, (new_row.after).detail)
-        ON CONFLICT ON CONSTRAINT rate_limits_pkey DO NOTHING;
-        balances[asked.nth] := CASE WHEN FOUND THEN new_row.remaining END;
-      END LOOP;
+      balances := rate_limit._take_new(
+        limit_kinds, limit_rates, limit_periods, limit_capacities, limit_starts, limit_resolutions, bucket_names, bucket_keys,
+        bucket_limits, bucket_amounts, now);
     END IF;
     -- A bucket from which nothing is taken is only read, after all waits: a gate may have been blocked meanwhile.
     IF 0 = ANY (bucket_amounts) THEN
@@ -137,7 +120,7 @@ BEGIN
 
   -- If the UPDATE was slow, another transaction may have locked a row without changing it. A decision as of a time before that
   -- wait would count the refill since then twice, so it is made again.
-  is_late := rate_limit._clock() - now > 2000 + 50 * buckets;
+  is_late := rate_limit._clock() - now > rate_limit._late_after(buckets);
   IF is_late OR 0 < ANY (backs) THEN
     FOR asked IN
       SELECT *
@@ -156,6 +139,66 @@ BEGIN
       limit_kinds, limit_rates, limit_periods, limit_capacities, limit_starts, limit_resolutions, bucket_names, bucket_keys,
       bucket_limits, bucket_credits, balances);
   END IF;
+  RETURN balances;
+END
+$function$;
+
+-- Inserts the rows of the buckets of a batch, none of which has one, without what is needed from them. Returns the balances; NULL
+-- for a bucket from which nothing is needed, and if another transaction has inserted the row since.
+CREATE OR REPLACE FUNCTION rate_limit._take_new(
+  limit_kinds text[], limit_rates double precision[], limit_periods bigint[], limit_capacities double precision[],
+  limit_starts bigint[], limit_resolutions integer[], bucket_names text[], bucket_keys text[], bucket_limits integer[],
+  bucket_amounts double precision[], now bigint
+) RETURNS double precision[] LANGUAGE plpgsql VOLATILE
+AS $function$
+DECLARE
+  balances double precision[] := array_fill(CAST(NULL AS double precision), ARRAY[cardinality(bucket_names)]);
+  nths integer[];
+  inserted_balances double precision[];
+BEGIN
+  WITH new_rows AS (
+    SELECT
+      a.nth, a.name, a.key,
+      rate_limit._value_after(
+        a.kind, a.value, now, a.detail, now, a.rate, a.period, a.capacity, a.phase, a.resolution, a.amount) AS value,
+      rate_limit._idle_after(
+        a.kind, a.value, now, a.detail, now, a.rate, a.period, a.capacity, a.phase, a.resolution, a.amount) AS idle_at,
+      a.detail,
+      rate_limit._left(
+        a.kind, a.value, now, a.detail, now, a.rate, a.period, a.capacity, a.phase, a.resolution) - a.amount AS remaining
+    FROM (
+      SELECT
+        a.*, CASE WHEN a.kind = 'sliding_window' THEN 0 ELSE a.capacity END AS value,
+        CASE
+          WHEN a.kind = 'sliding_window' THEN rate_limit._sliding_window_grid(a.rate, a.period, a.phase, a.resolution)
+        END AS detail
+      FROM rate_limit._asked(
+        limit_kinds, limit_rates, limit_periods, limit_capacities, limit_starts, limit_resolutions, bucket_names, bucket_keys,
+        bucket_limits, bucket_amounts) AS a
+      OFFSET 0
+    ) AS a
+    WHERE a.amount > 0
+  ),
+  inserted AS (
+    INSERT INTO rate_limit.rate_limits AS r (name, key, value, ts, idle_at, detail)
+    SELECT n.name, n.key, n.value, now, n.idle_at, n.detail
+    FROM new_rows AS n
+    ORDER BY n.nth
+    ON CONFLICT ON CONSTRAINT rate_limits_pkey DO NOTHING
+    RETURNING r.name, r.key
+  )
+  SELECT array_agg(n.nth ORDER BY n.nth), array_agg(n.remaining ORDER BY n.nth)
+  INTO nths, inserted_balances
+  FROM new_rows AS n
+  WHERE (SELECT count(*) FROM inserted) = (SELECT count(*) FROM new_rows)
+    OR EXISTS (
+      SELECT
+      FROM inserted AS i
+      WHERE i.name = n.name AND i.key = n.key
+    );
+  FOR place IN 1 .. coalesce(cardinality(nths), 0) LOOP
+    balances[nths[place]] := inserted_balances[place];
+  END LOOP;
   RETURN balances;
 END
 $function$;

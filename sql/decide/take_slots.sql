@@ -86,7 +86,7 @@ BEGIN
   END IF;
 
   -- After a wait for a row, the leases would end too early.
-  IF rate_limit._clock() - now > 2000 + 50 * buckets THEN
+  IF rate_limit._clock() - now > rate_limit._late_after(buckets) THEN
     FOR asked IN
       SELECT *
       FROM rate_limit._asked_slots(

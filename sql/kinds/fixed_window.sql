@@ -112,7 +112,7 @@ BEGIN
       AND rate_limit._fixed_window_value(r.value, r.ts, greatest(now, r.ts), rate, period, capacity, phase) >= amount
       AND rate_limit._can_take(rate, period, capacity, amount, count, times)
     RETURNING r.value, rate_limit._clock() - now INTO balance, waited;
-    IF waited <= 2000 THEN
+    IF waited <= rate_limit._late_after(1) THEN
       RETURN ARRAY[balance, waited];
     END IF;
   END IF;

@@ -1,4 +1,4 @@
--- The kinds of limits. Each kind has a file in kinds/; the functions here select the expression of the kind. CONTRIBUTING.md
+-- The kinds of limits. Each kind has a file in kinds/; the functions here select the expression of the kind. docs/design.md
 -- ("Add a kind of limit") lists the other places that depend on the kind.
 --
 -- A row is (value, ts, detail); `ts` is the time of its last change. So after a change of the limit, only windows of the new

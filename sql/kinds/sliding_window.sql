@@ -185,6 +185,15 @@ BEGIN
 END
 $function$;
 
+-- Returns the `detail` of a row of this grid without earlier counts; inlined.
+CREATE OR REPLACE FUNCTION rate_limit._sliding_window_grid(
+  rate double precision, period bigint, phase bigint, resolution integer
+) RETURNS double precision[] LANGUAGE sql IMMUTABLE PARALLEL SAFE
+AS $function$
+  SELECT ARRAY[period, phase, rate]::double precision[]
+    || pg_catalog.array_fill(0::double precision, ARRAY[resolution])
+$function$;
+
 -- Returns `bucket` with its counts moved to this grid, if it has another one. All counts move to the newest sub-interval, so
 -- that none leaves too early. In a row of another kind, the missing tokens count as used.
 CREATE OR REPLACE FUNCTION rate_limit._sliding_window_adopt(
@@ -206,7 +215,7 @@ BEGIN
       bucket.value := bucket.value + earlier;
     END LOOP;
   END IF;
-  bucket.detail := ARRAY[period, phase, rate]::double precision[] || array_fill(0::double precision, ARRAY[resolution]);
+  bucket.detail := rate_limit._sliding_window_grid(rate, period, phase, resolution);
   RETURN bucket;
 END
 $function$;
@@ -305,7 +314,7 @@ BEGIN
         + rate_limit._two_counters_before(r.value, r.ts, r.detail, started, period) * weight <= rate
       AND rate_limit._can_take(rate, period, rate, amount, count, times)
     RETURNING rate - r.value - r.detail[4] * weight, rate_limit._clock() - now INTO balance, waited;
-    IF waited <= 2000 THEN
+    IF waited <= rate_limit._late_after(1) THEN
       RETURN ARRAY[balance, waited];
     END IF;
   END IF;

@@ -97,11 +97,86 @@ BEGIN
       AND rate_limit._token_bucket_value(r.value, r.ts, now, rate, period, capacity) >= amount
       AND rate_limit._can_take(rate, period, capacity, amount, count, times)
     RETURNING r.value, rate_limit._clock() - now INTO balance, waited;
-    IF waited <= 2000 THEN
+    IF waited <= rate_limit._late_after(1) THEN
       RETURN ARRAY[balance, waited];
     END IF;
   END IF;
   RETURN rate_limit._hand_on(
     balance, waited, now, bucket_name, bucket_key, 'token_bucket', rate, period::bigint, capacity, NULL, amount, count, times);
+END
+$function$;
+
+-- Takes the tokens of one call from two token buckets without shards, both or none. The name and key of the first one come
+-- first in the order of their bytes. Returns the balances; otherwise, what _take_few returns.
+--
+-- It first looks whether the second bucket covers its count, so that a denial writes nothing.
+CREATE OR REPLACE FUNCTION rate_limit._take_two_token_buckets(
+  name1 text, key1 text, rate1 double precision, period1 double precision, capacity1 double precision, count1 double precision,
+  name2 text, key2 text, rate2 double precision, period2 double precision, capacity2 double precision, count2 double precision
+) RETURNS double precision[] LANGUAGE plpgsql VOLATILE SECURITY DEFINER
+SET search_path = pg_catalog, pg_temp SET enable_seqscan = off SET enable_indexscan = on SET jit = off
+AS $function$
+#variable_conflict use_variable
+DECLARE
+  now CONSTANT bigint := rate_limit._clock();
+  balance1 double precision;
+  balance2 double precision;
+  waited bigint;
+  may_hold boolean := false;
+BEGIN
+  IF NOT rate_limit._is_distributed() THEN
+    PERFORM
+    FROM rate_limit.rate_limits AS r
+    WHERE r.name = name2 AND r.key = key2 AND r.shard = 0 AND r.shards = 1 AND r.detail IS NULL
+      AND rate_limit._token_bucket_value(r.value, r.ts, now, rate2, period2, capacity2) >= count2
+      AND rate_limit._can_take(rate2, period2, capacity2, count2, count2, 1);
+    IF FOUND THEN
+      UPDATE rate_limit.rate_limits AS r
+      SET
+        value = rate_limit._token_bucket_value(r.value, r.ts, now, rate1, period1, capacity1) - count1,
+        ts = greatest(now, r.ts),
+        idle_at = rate_limit._token_bucket_idle_at(
+          rate_limit._token_bucket_value(r.value, r.ts, now, rate1, period1, capacity1) - count1, greatest(now, r.ts), rate1,
+          period1, capacity1)
+      WHERE r.name = name1 AND r.key = key1 AND r.shard = 0 AND r.shards = 1 AND r.detail IS NULL
+        AND rate_limit._token_bucket_value(r.value, r.ts, now, rate1, period1, capacity1) >= count1
+        AND rate_limit._can_take(rate1, period1, capacity1, count1, count1, 1)
+      RETURNING r.value INTO balance1;
+      IF FOUND THEN
+        UPDATE rate_limit.rate_limits AS r
+        SET
+          value = rate_limit._token_bucket_value(r.value, r.ts, now, rate2, period2, capacity2) - count2,
+          ts = greatest(now, r.ts),
+          idle_at = rate_limit._token_bucket_idle_at(
+            rate_limit._token_bucket_value(r.value, r.ts, now, rate2, period2, capacity2) - count2, greatest(now, r.ts), rate2,
+            period2, capacity2)
+        WHERE r.name = name2 AND r.key = key2 AND r.shard = 0 AND r.shards = 1 AND r.detail IS NULL
+          AND rate_limit._token_bucket_value(r.value, r.ts, now, rate2, period2, capacity2) >= count2
+        RETURNING r.value, rate_limit._clock() - now INTO balance2, waited;
+        IF waited <= rate_limit._late_after(2) THEN
+          RETURN ARRAY[balance1, balance2];
+        END IF;
+      END IF;
+      -- An UPDATE that has waited for a row may have locked it without changing it. If there is no first row, none is locked.
+      may_hold := EXISTS (
+        SELECT
+        FROM rate_limit.rate_limits AS r
+        WHERE r.name = name1 AND r.key = key1 AND r.shard = 0
+      );
+    END IF;
+  END IF;
+  IF balance1 IS NOT NULL THEN -- It has waited (see _hand_on), or the second bucket has changed since the look.
+    balance1 := rate_limit._retake(
+      name1, key1, 0, 'token_bucket', rate1, period1::bigint, capacity1, NULL, 1, count1,
+      CASE WHEN waited IS NULL THEN 0 ELSE count1 END, now + waited);
+  END IF;
+  IF waited IS NOT NULL THEN
+    balance2 := rate_limit._retake(
+      name2, key2, 0, 'token_bucket', rate2, period2::bigint, capacity2, NULL, 1, count2, count2, now + waited);
+    RETURN ARRAY[balance1, balance2];
+  END IF;
+  RETURN rate_limit._take_few(
+    ARRAY[name1, name2], ARRAY[key1, key2], ARRAY['token_bucket', 'token_bucket'], ARRAY[rate1, rate2],
+    ARRAY[period1, period2]::bigint[], ARRAY[capacity1, capacity2], NULL, ARRAY[count1, count2], may_hold);
 END
 $function$;

@@ -19,7 +19,7 @@
 --
 --   most      the most jobs to start
 --   ahead     in microseconds; jobs that start within this time are claimed, too. The worker waits for their times, so that the
---             time that claiming takes does not delay each of them
+--             time that claiming takes does not delay each of them. At most a second: it moves buckets ahead of the clock
 --   lease     in microseconds; a job runs again when its lease has expired
 --   sleep     in microseconds; a worker that gets fewer jobs than `most` counts as asleep for so long
 --   limit_*   all limits that the worker knows; jobs with other limits are left alone. A job takes the slots of concurrency
@@ -29,14 +29,16 @@
 --             without a job. In that row, next_in is the time in microseconds until there may be something to do (NULL:
 --             nothing is known to come); lapsed means that some leases have expired; look_again means to claim again before
 --             sleeping, because jobs may have arrived before this worker counted as asleep, or may be behind jobs that were
---             put in line; blocked_names: limits that this worker does not know, or knows of another kind, and due jobs need
+--             put in line; blocked_names: limits that this worker does not know, or knows of another kind, and due jobs need;
+--             passed: how many other jobs this worker has started while one of the lowest priority was due. It gives that to its
+--             next claim as `passed_over`: after nine of them, the first job of the lowest priority is next
 --
 -- The claim that has locked a group's row starts the group's jobs, in the order of (priority, run_at, id). Other claims skip
 -- locked groups.
 CREATE OR REPLACE FUNCTION rate_limit._claim(
   queue_name text, worker_name text, most integer, ahead bigint, lease bigint, sleep bigint, limit_names text[],
   limit_kinds text[], limit_rates double precision[], limit_periods bigint[], limit_capacities double precision[],
-  limit_starts bigint[], listens boolean DEFAULT true
+  limit_starts bigint[], listens boolean DEFAULT true, passed_over integer DEFAULT 0
 ) RETURNS TABLE (
   job_id bigint,
   job_starts integer,
@@ -44,7 +46,8 @@ CREATE OR REPLACE FUNCTION rate_limit._claim(
   next_in bigint,
   lapsed boolean,
   look_again boolean,
-  blocked_names text[]
+  blocked_names text[],
+  passed integer
 ) LANGUAGE plpgsql VOLATILE SECURITY DEFINER
 SET search_path = pg_catalog, pg_temp SET enable_seqscan = off SET enable_bitmapscan = off SET enable_hashjoin = off
 SET enable_mergejoin = off SET enable_indexscan = on SET enable_nestloop = on SET enable_sort = on SET jit = off
@@ -57,6 +60,7 @@ DECLARE
   due_ids bigint[];
   front_ids bigint[];
   lowest_priority integer;
+  lowest_id bigint;
   started_ids bigint[] := '{}';
   started_ats bigint[] := '{}';
   stopped_ids bigint[];
@@ -70,10 +74,10 @@ DECLARE
   waiting rate_limit.groups[];
   slot_buckets rate_limit.rate_limits[];
 BEGIN
-  IF NOT coalesce(most >= 1 AND ahead >= 0 AND lease >= 1 AND sleep >= 1, false) THEN
+  IF NOT coalesce(most >= 1 AND ahead BETWEEN 0 AND 1000000 AND lease >= 1 AND sleep >= 1, false) THEN
     RAISE EXCEPTION 'invalid_claim: %', CASE
         WHEN (most >= 1) IS NOT TRUE THEN format('most is %s, not 1 or more', coalesce(most::text, 'NULL'))
-        WHEN (ahead >= 0) IS NOT TRUE THEN format('ahead is %s, not 0 or more', coalesce(ahead::text, 'NULL'))
+        WHEN (ahead BETWEEN 0 AND 1000000) IS NOT TRUE THEN format('ahead is %s, not 0 to 1000000', coalesce(ahead::text, 'NULL'))
         WHEN (lease >= 1) IS NOT TRUE THEN format('lease is %s, not 1 or more', coalesce(lease::text, 'NULL'))
         ELSE format('sleep is %s, not 1 or more', coalesce(sleep::text, 'NULL'))
       END
@@ -112,17 +116,17 @@ BEGIN
   END IF;
 
   horizon := clock + ahead;
-  SELECT l.groups, l.due_ids, l.front_ids, l.lowest_priority, l.blocked_names
-  INTO groups, due_ids, front_ids, lowest_priority, blocked_names
+  SELECT l.groups, l.due_ids, l.front_ids, l.lowest_priority, l.lowest_id, l.blocked_names
+  INTO groups, due_ids, front_ids, lowest_priority, lowest_id, blocked_names
   FROM rate_limit._lock_due(queue_name, most, horizon, limit_names, slot_limit_names) AS l;
   IF cardinality(groups) > 0 THEN
     SELECT
-      s.started_ids, s.started_ats, s.started_leases, s.stopped_ids, s.stopped_ats, s.waiting, s.slot_buckets
-    INTO started_ids, started_ats, started_leases, stopped_ids, stopped_ats, waiting, slot_buckets
+      s.started_ids, s.started_ats, s.started_leases, s.stopped_ids, s.stopped_ats, s.waiting, s.slot_buckets, s.passed
+    INTO started_ids, started_ats, started_leases, stopped_ids, stopped_ats, waiting, slot_buckets, passed
     FROM rate_limit._start_jobs(
       queue_name, most, clock, horizon, ARRAY(SELECT g FROM unnest(groups) AS g WHERE g.not_before <= horizon), due_ids,
-      front_ids, lowest_priority, limit_names, limit_kinds, limit_rates, limit_periods, limit_capacities, limit_starts,
-      slot_limit_names, slot_capacities, slot_periods
+      front_ids, lowest_id, lowest_priority, passed_over, limit_names, limit_kinds, limit_rates, limit_periods, limit_capacities,
+      limit_starts, slot_limit_names, slot_capacities, slot_periods
     ) AS s;
     has_parked := rate_limit._stop_groups(
       queue_name, horizon, groups, due_ids, started_ids, stopped_ids, stopped_ats, waiting);
@@ -149,7 +153,7 @@ BEGIN
     WHERE j.id = s.id
     RETURNING j.id, j.starts, j.started_at, s.nth
   )
-  SELECT u.id, u.starts, u.started_at - clock, NULL::bigint, NULL::boolean, NULL::boolean, NULL::text[]
+  SELECT u.id, u.starts, u.started_at - clock, NULL::bigint, NULL::boolean, NULL::boolean, NULL::text[], NULL::integer
   FROM updated AS u
   ORDER BY u.nth;
 

@@ -8,6 +8,8 @@
 --   item_max_reserved  how many tokens the bucket may owe after the item; NULL: no bound
 --   call_*             as for _decide; call_sizes may not be NULL
 --   results            as of _decide
+--
+-- It is above _decide_each, as _decide is: that lets only the owner set the clock, and a worker needs no more than EXECUTE.
 CREATE OR REPLACE FUNCTION rate_limit._decide_started(
   item_names text[], item_keys text[], item_counts double precision[], item_limits integer[], item_amounts double precision[],
   item_max_reserved double precision[], call_ops text[], call_reserves boolean[], call_sizes integer[], call_times integer[],
@@ -15,49 +17,62 @@ CREATE OR REPLACE FUNCTION rate_limit._decide_started(
   limit_capacities double precision[], limit_starts bigint[], OUT call_admitted integer[], OUT call_waits bigint[],
   OUT item_refused boolean[], OUT item_values double precision[]
 ) LANGUAGE plpgsql VOLATILE
-SET search_path = pg_catalog, pg_temp
+SET search_path = pg_catalog, pg_temp SET enable_seqscan = off SET enable_bitmapscan = off SET enable_hashjoin = off
+SET enable_mergejoin = off SET enable_indexscan = on SET enable_nestloop = on SET enable_sort = on SET jit = off
 AS $function$
 DECLARE
   items CONSTANT integer := cardinality(item_names);
+  amounts CONSTANT double precision[] := coalesce(item_amounts, item_counts);
+  asked record;
+  decided record;
 BEGIN
-  SELECT d.call_admitted, d.call_waits, d.item_refused, d.item_values
-  INTO call_admitted, call_waits, item_refused, item_values
+  SELECT
+    array_agg(i.kind ORDER BY i.nth) AS kinds,
+    array_agg(i.rate ORDER BY i.nth) AS rates,
+    array_agg(i.period ORDER BY i.nth) AS periods,
+    array_agg(i.capacity ORDER BY i.nth) AS capacities,
+    array_agg(
+      -- Without a start, the windows are those of the bucket that the job reserved from, which has another name.
+      CASE
+        WHEN i.kind = 'fixed_window' AND limit_starts[i.nth_limit] IS NULL THEN rate_limit._phase(i.name, i.key)
+        ELSE limit_starts[i.nth_limit]
+      END
+      ORDER BY i.nth) AS starts,
+    array_agg(i.bucket ORDER BY i.nth_bucket) FILTER (WHERE i.nth = i.first_nth) AS bucket_names,
+    array_agg(i.key ORDER BY i.nth_bucket) FILTER (WHERE i.nth = i.first_nth) AS bucket_keys,
+    array_agg(i.nth_bucket ORDER BY i.nth) AS buckets,
+    array_agg(i.nth::integer ORDER BY i.nth) AS limits,
+    -- With one bucket for each item and one item for each call, pass NULL instead: it is faster.
+    bool_and(i.nth_bucket = i.nth) AND cardinality(call_sizes) = items AS is_plain,
+    -- Nothing may corrupt a row. NaN is larger than every other number.
+    bool_and(coalesce(rate_limit._in_range(i.rate, i.period, i.capacity) AND amounts[i.nth] BETWEEN 0 AND 1e13, false))
+      AS is_valid
+  INTO asked
   FROM (
     SELECT
-      array_agg(i.kind ORDER BY i.nth) AS kinds,
-      array_agg(limit_rates[i.nth_limit] ORDER BY i.nth) AS rates,
-      array_agg(limit_periods[i.nth_limit] ORDER BY i.nth) AS periods,
-      array_agg(
-        greatest(
-          coalesce(limit_capacities[i.nth_limit], limit_rates[i.nth_limit]), i.count,
-          CASE WHEN i.kind = 'fixed_window' OR i.kind LIKE 'calendar_window %' THEN limit_rates[i.nth_limit] END)
-        ORDER BY i.nth) AS capacities,
-      array_agg(
-        -- Without a start, the windows are those of the bucket that the job reserved from, which has another name.
-        CASE
-          WHEN i.kind = 'fixed_window' AND limit_starts[i.nth_limit] IS NULL THEN rate_limit._phase(i.name, i.key)
-          ELSE limit_starts[i.nth_limit]
-        END
-        ORDER BY i.nth) AS starts,
-      array_agg(i.name || '/started' ORDER BY i.nth) FILTER (WHERE i.nth = i.first_nth) AS bucket_names,
-      array_agg(i.key ORDER BY i.nth) FILTER (WHERE i.nth = i.first_nth) AS bucket_keys,
-      array_agg(i.nth_bucket ORDER BY i.nth) AS buckets,
-      array_agg(i.nth::integer ORDER BY i.nth) AS limits,
-      -- With one bucket for each item and one item for each call, pass NULL instead: it is faster.
-      max(i.nth_bucket) = items AND cardinality(call_sizes) = items AS is_plain
+      u.*, limit_rates[u.nth_limit] AS rate, limit_periods[u.nth_limit] AS period,
+      greatest(
+        coalesce(limit_capacities[u.nth_limit], limit_rates[u.nth_limit]), u.count,
+        CASE WHEN u.kind = 'fixed_window' OR u.kind LIKE 'calendar_window %' THEN limit_rates[u.nth_limit] END) AS capacity,
+      min(u.nth) OVER (PARTITION BY u.bucket COLLATE "C", u.key COLLATE "C") AS first_nth,
+      -- Rows are locked in one order.
+      dense_rank() OVER (ORDER BY u.bucket COLLATE "C", u.key COLLATE "C")::integer AS nth_bucket
     FROM (
-      SELECT i.*, limit_kinds[i.nth_limit] AS kind, dense_rank() OVER (ORDER BY i.first_nth)::integer AS nth_bucket
-      FROM (
-        SELECT i.*, min(i.nth) OVER (PARTITION BY i.name COLLATE "C", i.key COLLATE "C") AS first_nth
-        FROM unnest(item_names, item_keys, item_counts, item_limits) WITH ORDINALITY
-          AS i (name, key, count, nth_limit, nth)
-      ) AS i
-    ) AS i
-  ) AS a
-  CROSS JOIN LATERAL rate_limit._decide(
-    a.kinds, a.rates, a.periods, a.capacities, item_max_reserved, a.starts, NULL, NULL, a.bucket_names, a.bucket_keys,
-    CASE WHEN NOT a.is_plain THEN a.buckets END, a.limits, coalesce(item_amounts, item_counts), call_ops, call_reserves,
-    CASE WHEN NOT a.is_plain THEN call_sizes END, call_times, call_ats
-  ) AS d;
+      SELECT u.*, u.name || '/started' AS bucket, limit_kinds[u.nth_limit] AS kind
+      FROM unnest(item_names, item_keys, item_counts, item_limits) WITH ORDINALITY AS u (name, key, count, nth_limit, nth)
+    ) AS u
+  ) AS i;
+  IF asked.is_valid IS NOT TRUE THEN
+    RAISE EXCEPTION 'a limit or a count of the jobs on % is not valid', array_to_string(asked.bucket_names, ', ')
+      USING ERRCODE = 'invalid_parameter_value', HINT = 'Call _validate.';
+  END IF;
+  decided := rate_limit._decide_each(
+    asked.kinds, asked.rates, asked.periods, asked.capacities, item_max_reserved, asked.starts, NULL, NULL,
+    asked.bucket_names, asked.bucket_keys, CASE WHEN NOT asked.is_plain THEN asked.buckets END, asked.limits, amounts, call_ops,
+    call_reserves, CASE WHEN NOT asked.is_plain THEN call_sizes END, call_times, call_ats, NULL, false, NULL);
+  call_admitted := decided.call_admitted;
+  call_waits := decided.call_waits;
+  item_refused := decided.item_refused;
+  item_values := decided.item_values;
 END
 $function$;

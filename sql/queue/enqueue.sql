@@ -6,7 +6,7 @@
 --   job_payloads     JSON
 --   job_unique_ids   if the queue has a job with this id, returns that job, until it is pruned. The id of a job that is dead or
 --                    cancelled is free. NULL: no id
---   job_jitters      run_at is at random up to this many microseconds after the tokens are available
+--   job_jitters      run_at is at random up to this many microseconds after the tokens are available; 0: it is not
 --   job_not_befores  run_at is not before this time; NULL: as soon as the tokens are available
 --   only_estimate    takes nothing and writes nothing
 --   job_slot_sizes   the number of slot items of each job; NULL: no job takes slots. A job takes them when it starts
@@ -65,12 +65,18 @@ BEGIN
     END IF;
     clock := rate_limit._clock(); -- After the lock, and not before the time at which the wait starts.
     INSERT INTO rate_limit.jobs AS j (
-      queue, key, priority, run_at, not_before, payload, limit_names, limit_keys, counts, max_attempts, enqueued_at
+      queue, key, priority, run_at, not_before, jitter, payload, limit_names, limit_keys, counts, max_attempts, enqueued_at
     )
     VALUES (
       queue_name, job_keys[1], job_priorities[1],
-      greatest(clock + coalesce(taken[2], 0)::bigint + (random() * job_jitters[1])::bigint, job_not_befores[1]),
-      job_not_befores[1], job_payloads[1]::jsonb, bucket_names, bucket_keys, item_counts, job_max_attempts[1], clock
+      greatest(
+        clock + coalesce(taken[2], 0)::bigint + (random() * job_jitters[1])::bigint, job_not_befores[1],
+        CASE
+          WHEN job_not_befores[1] IS NULL AND job_jitters[1] = 0
+          THEN rate_limit._last_time(queue_name, job_keys[1], job_priorities[1], bucket_names, bucket_keys)
+        END),
+      job_not_befores[1], nullif(job_jitters[1], 0), job_payloads[1]::jsonb, bucket_names, bucket_keys, item_counts,
+      job_max_attempts[1], clock
     )
     RETURNING
       ARRAY['scheduled'], ARRAY[j.id], ARRAY[greatest(j.run_at, clock)], ARRAY[greatest(j.run_at - clock, 0)],
@@ -107,32 +113,43 @@ BEGIN
     RAISE EXCEPTION 'the arrays for the slots of % jobs differ in length, or a count is below 1', cardinality(job_keys)
       USING ERRCODE = 'invalid_parameter_value', HINT = 'Give one element for each slot item.';
   END IF;
+  IF array_remove(job_unique_ids, NULL) <> '{}' OR array_remove(job_not_befores, NULL) <> '{}' THEN
+    clock := rate_limit._clock();
+    job_outcomes := ARRAY(
+      SELECT CASE
+        WHEN u.not_before < clock - 1000000 THEN 'past' -- The client's clock may be a little behind.
+        WHEN u.unique_id IS NOT NULL AND (
+          row_number() OVER (PARTITION BY u.unique_id ORDER BY u.nth) > 1
+          OR EXISTS (
+            SELECT
+            FROM rate_limit.jobs AS j
+            WHERE j.queue = queue_name AND j.unique_id = u.unique_id AND j.state NOT IN ('dead', 'cancelled')
+          ))
+        THEN 'duplicate'
+      END
+      FROM unnest(job_unique_ids, job_not_befores) WITH ORDINALITY AS u (unique_id, not_before, nth)
+      ORDER BY u.nth
+    );
+  END IF;
   SELECT
-    e.job_outcomes, e.job_ids, e.job_run_ats, e.job_waits, e.job_aheads, e.item_refused, e.item_values, e.job_states
-  INTO job_outcomes, job_ids, job_run_ats, job_waits, job_aheads, item_refused, item_values, job_states
+    e.job_outcomes, e.job_ids, e.job_run_ats, e.job_waits, e.item_refused, e.item_values, e.job_states
+  INTO job_outcomes, job_ids, job_run_ats, job_waits, item_refused, item_values, job_states
   FROM rate_limit._enqueue_jobs(
     queue_name, limit_kinds, limit_rates, limit_periods, limit_capacities, limit_max_reserved, limit_starts,
     limit_resolutions, limit_shards, bucket_names, bucket_keys, item_buckets, item_limits, item_counts, job_sizes,
-    job_keys, job_payloads, job_priorities, job_unique_ids, job_jitters, job_not_befores, job_max_attempts,
-    only_estimate
+    job_keys, job_payloads, job_priorities, job_unique_ids, job_jitters, job_not_befores, job_max_attempts, only_estimate,
+    job_slot_sizes, slot_names, slot_keys, slot_counts, job_outcomes
   ) AS e;
-  IF job_slot_sizes IS NULL OR only_estimate THEN
-    RETURN;
+  IF only_estimate THEN
+    job_aheads := ARRAY(
+      SELECT (
+        SELECT count(*)
+        FROM rate_limit.jobs AS j
+        WHERE j.queue = queue_name AND j.key = u.key AND j.state IN ('scheduled', 'available')
+      )
+      FROM unnest(job_keys) WITH ORDINALITY AS u (key, nth)
+      ORDER BY u.nth
+    );
   END IF;
-  UPDATE rate_limit.jobs AS j
-  SET slot_names = s.names, slot_keys = s.keys, slot_counts = s.counts
-  FROM (
-    SELECT
-      u.nth, array_agg(slot_names[i] ORDER BY i) AS names, array_agg(slot_keys[i] ORDER BY i) AS keys,
-      array_agg(slot_counts[i] ORDER BY i) AS counts
-    FROM (
-      SELECT u.nth, u.size, sum(u.size) OVER (ORDER BY u.nth)::integer AS last_item
-      FROM unnest(job_slot_sizes) WITH ORDINALITY AS u (size, nth)
-    ) AS u
-    CROSS JOIN LATERAL generate_series(u.last_item - u.size + 1, u.last_item) AS i
-    WHERE job_outcomes[u.nth] = 'scheduled'
-    GROUP BY u.nth
-  ) AS s
-  WHERE j.id = job_ids[s.nth];
 END
 $function$;

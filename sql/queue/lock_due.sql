@@ -6,11 +6,12 @@
 --   horizon  jobs with a run_at up to this time are due
 --   results  groups: the locked groups. due_ids: the locked due jobs, which are scheduled. front_ids: jobs that have paid
 --            ahead and whose time has come, not locked. lowest_priority: if not all due jobs were read, the priority of
---            the last one that was. blocked_names: what the jobs need that were taken out of the way
+--            the last one that was. lowest_id: the first due job of the lowest priority, if there are several priorities.
+--            blocked_names: what the jobs need that were taken out of the way
 CREATE OR REPLACE FUNCTION rate_limit._lock_due(
   queue_name text, most integer, horizon bigint, limit_names text[], slot_limit_names text[],
   OUT groups rate_limit.groups[], OUT due_ids bigint[], OUT front_ids bigint[], OUT lowest_priority integer,
-  OUT blocked_names text[]
+  OUT lowest_id bigint, OUT blocked_names text[]
 ) LANGUAGE plpgsql VOLATILE
 SET search_path = pg_catalog, pg_temp
 AS $function$
@@ -22,40 +23,14 @@ DECLARE
   rounds integer := 0;
   level_jobs record;
   level bigint; -- the loop reads one priority after the other, from the highest down
+  highest bigint; -- the highest priority with due jobs
+  lowest record;
   due_keys text[];
   other_keys text[]; -- the groups of jobs that have paid ahead, and of lines that are ready
   keys text[];
 BEGIN
-  SELECT array_agg(f.id), array_agg(f.key) INTO front_ids, other_keys
-  FROM (
-    SELECT j.id, j.key
-    FROM rate_limit.jobs AS j
-    WHERE j.queue = queue_name AND j.state = 'available' AND j.paid_until <= horizon
-      AND j.limit_names <@ _lock_due.limit_names AND (j.slot_names <@ slot_limit_names) IS NOT FALSE
-    ORDER BY j.paid_until
-    LIMIT most
-  ) AS f;
-  other_keys := other_keys || ARRAY(
-    SELECT g.key
-    FROM rate_limit.groups AS g
-    WHERE g.queue = queue_name AND g.has_line AND g.not_before <= horizon
-      -- Leaves out lines that have only jobs with unknown limits. A line without any job is included: the claim removes it.
-      AND (
-        EXISTS (
-          SELECT
-          FROM rate_limit.jobs AS j
-          WHERE j.queue = queue_name AND j.key = g.key AND j.state = 'available'
-            AND j.limit_names <@ _lock_due.limit_names AND (j.slot_names <@ slot_limit_names) IS NOT FALSE
-        )
-        OR NOT EXISTS (
-          SELECT
-          FROM rate_limit.jobs AS j
-          WHERE j.queue = queue_name AND j.key = g.key AND j.state = 'available'
-        )
-      )
-    ORDER BY g.not_before
-    LIMIT most
-  );
+  SELECT l.front_ids, l.keys INTO front_ids, other_keys
+  FROM rate_limit._ready_lines(queue_name, most, horizon, limit_names, slot_limit_names) AS l;
 
   -- The first jobs of some lines that have been ready for long.
   unknown_ids := ARRAY(
@@ -88,6 +63,7 @@ BEGIN
     unknown_ids := '{}';
     seen := 0;
     level := 2147483648;
+    highest := NULL;
     LOOP
       SELECT j.priority INTO level
       FROM rate_limit.jobs AS j
@@ -112,6 +88,7 @@ BEGIN
       due_ids := due_ids || level_jobs.ids;
       due_keys := due_keys || level_jobs.keys;
       unknown_ids := unknown_ids || level_jobs.unknown_ids;
+      highest := CASE WHEN seen = 0 AND level_jobs.seen > 0 THEN level ELSE highest END;
       seen := seen + level_jobs.seen;
       EXIT WHEN seen >= reach;
     END LOOP;
@@ -122,6 +99,10 @@ BEGIN
       CONTINUE;
     END IF;
     lowest_priority := CASE WHEN seen >= reach THEN level END;
+    lowest := rate_limit._lowest_due(queue_name, highest, horizon, limit_names, slot_limit_names);
+    lowest_id := lowest.id;
+    due_ids := due_ids || array_remove(ARRAY[lowest_id], NULL);
+    due_keys := due_keys || array_remove(ARRAY[lowest.key], NULL);
     keys := ARRAY(SELECT DISTINCT k FROM unnest(due_keys || other_keys) AS k ORDER BY k);
     EXIT WHEN keys = '{}' AND lowest_priority IS NULL;
 

@@ -4,6 +4,8 @@
 --
 --   groups           no job of a group starts before its not_before
 --   lowest_priority  jobs in lines with a lower priority are left alone; NULL: none are
+--   lowest_id        the first due job of the lowest priority, if there are several priorities
+--   passed_over      how many other jobs have started while one of the lowest priority was due, and `passed` after this
 --   slot_*           the concurrency limits that the worker knows
 --   results          started_ids start at started_ats, or as soon as possible after that, and hold slots under started_leases.
 --                    stopped_ids: the first jobs that cannot start, one of each group that stops; stopped_ats: when to claim
@@ -12,19 +14,17 @@
 --                    job or group at hand needs slots
 CREATE OR REPLACE FUNCTION rate_limit._start_jobs(
   queue_name text, most integer, clock bigint, horizon bigint, groups rate_limit.groups[], due_ids bigint[],
-  front_ids bigint[], lowest_priority integer, limit_names text[], limit_kinds text[], limit_rates double precision[],
-  limit_periods bigint[], limit_capacities double precision[], limit_starts bigint[], slot_limit_names text[],
-  slot_capacities double precision[], slot_periods bigint[], OUT started_ids bigint[], OUT started_ats bigint[],
-  OUT started_leases bigint[], OUT stopped_ids bigint[], OUT stopped_ats bigint[], OUT waiting rate_limit.groups[],
-  OUT slot_buckets rate_limit.rate_limits[]
+  front_ids bigint[], lowest_id bigint, lowest_priority integer, passed_over integer, limit_names text[], limit_kinds text[],
+  limit_rates double precision[], limit_periods bigint[], limit_capacities double precision[], limit_starts bigint[],
+  slot_limit_names text[], slot_capacities double precision[], slot_periods bigint[], OUT started_ids bigint[],
+  OUT started_ats bigint[], OUT started_leases bigint[], OUT stopped_ids bigint[], OUT stopped_ats bigint[],
+  OUT waiting rate_limit.groups[], OUT slot_buckets rate_limit.rate_limits[], OUT passed integer
 ) LANGUAGE plpgsql VOLATILE
 SET search_path = pg_catalog, pg_temp
 AS $function$
 DECLARE
-  keys CONSTANT text[] := ARRAY(SELECT g.key FROM unnest(groups) AS g);
   all_groups CONSTANT rate_limit.groups[] := groups;
-  job_ids bigint[]; -- the jobs at hand, in the order in which they are to start
-  is_contended boolean; -- whether a job has paid ahead, or was denied before
+  pick record; -- the jobs at hand, in the order in which they are to start
   repaid_ids bigint[] := '{}';
   paid_ids bigint[] := '{}';
   stopped_keys text[];
@@ -45,65 +45,42 @@ BEGIN
   started_ats := '{}';
   stopped_ids := '{}';
   stopped_ats := '{}';
-  -- A new statement reads the lines, so that it sees what earlier claims have left.
-  SELECT coalesce(array_agg(l.id), '{}'), bool_or(l.is_contended), bool_or(l.has_slots)
-  INTO job_ids, is_contended, has_slots
-  FROM (
-    SELECT
-      j.id, j.slot_names IS NOT NULL AS has_slots,
-      j.paid_until IS NOT NULL OR j.id = ANY (ARRAY(SELECT g.refused_job FROM unnest(groups) AS g)) AS is_contended
-    FROM rate_limit.jobs AS j
-    WHERE j.id = ANY (
-      due_ids || front_ids || ARRAY(
-        SELECT h.id
-        FROM unnest(keys) AS k
-        CROSS JOIN LATERAL (
-          SELECT j.id
-          FROM rate_limit.jobs AS j
-          WHERE j.queue = queue_name AND j.key = k AND j.state = 'available'
-            AND j.limit_names <@ _start_jobs.limit_names AND (j.slot_names <@ slot_limit_names) IS NOT FALSE
-            AND j.priority >= coalesce(lowest_priority, j.priority)
-          ORDER BY j.priority DESC, j.run_at, j.id
-          LIMIT most
-        ) AS h
-      ))
-      AND j.state IN ('scheduled', 'available') AND j.key = ANY (keys) AND j.run_at <= horizon
-    ORDER BY j.paid_until IS NULL, greatest(j.run_at, clock), j.priority DESC, j.run_at, j.id
-    LIMIT most
-    FOR NO KEY UPDATE SKIP LOCKED
-  ) AS l;
+  pick := rate_limit._pick_jobs(
+    queue_name, most, clock, horizon, groups, due_ids, front_ids, lowest_id, lowest_priority, 9 - passed_over, limit_names,
+    slot_limit_names);
 
-  IF is_contended THEN
+  IF pick.is_contended THEN
     -- A group may be claimed before the time of its job that has paid ahead. Then it stops.
     SELECT coalesce(array_agg(s.id), '{}'), coalesce(array_agg(s.paid_until), '{}'), coalesce(array_agg(s.key), '{}')
     INTO stopped_ids, stopped_ats, stopped_keys
     FROM (
       SELECT DISTINCT ON (j.key) j.key, j.id, j.paid_until
-      FROM unnest(job_ids) WITH ORDINALITY AS u (id, nth)
+      FROM unnest(pick.job_ids) WITH ORDINALITY AS u (id, nth)
       JOIN rate_limit.jobs AS j ON j.id = u.id
       WHERE j.paid_until > horizon
       ORDER BY j.key, u.nth
     ) AS s;
     groups := ARRAY(SELECT g FROM unnest(groups) AS g WHERE g.key <> ALL (stopped_keys));
     repaid_ids := rate_limit._repay_jobs(
-      job_ids, groups, clock, horizon, limit_names, limit_kinds, limit_rates, limit_periods, limit_capacities, limit_starts);
+      pick.job_ids, groups, clock, horizon, limit_names, limit_kinds, limit_rates, limit_periods, limit_capacities, limit_starts);
   END IF;
 
-  has_slots := coalesce(has_slots, false) OR EXISTS (
+  has_slots := coalesce(pick.has_slots, false) OR EXISTS (
     SELECT
     FROM unnest(groups) AS g
     WHERE g.slot_name IS NOT NULL
   );
   IF has_slots THEN
     waiting := '{}';
-    slot_buckets := rate_limit._lock_slots(job_ids, groups, clock, slot_limit_names);
+    slot_buckets := rate_limit._lock_slots(pick.job_ids, groups, clock, slot_limit_names);
   END IF;
 
   WHILE cardinality(groups) > 0 LOOP
     groups_left := '{}';
     IF has_slots THEN
       holders := rate_limit._ask_slots(
-        job_ids, started_ids, groups, clock, horizon - clock, slot_limit_names, slot_capacities, slot_periods, slot_buckets);
+        pick.job_ids, started_ids, groups, clock, horizon - clock, slot_limit_names, slot_capacities, slot_periods,
+        slot_buckets);
       slot_buckets := holders.buckets;
       started_ids := started_ids || holders.started_ids;
       started_ats := started_ats || holders.started_ats;
@@ -116,7 +93,7 @@ BEGIN
     FOR answer IN
       SELECT a.*
       FROM rate_limit._ask_to_start(
-        job_ids, started_ids, groups, clock, horizon, limit_names, limit_kinds, limit_rates, limit_periods,
+        pick.job_ids, started_ids, groups, clock, horizon, limit_names, limit_kinds, limit_rates, limit_periods,
         limit_capacities, limit_starts
       ) AS a
     LOOP
@@ -177,6 +154,7 @@ BEGIN
   FROM unnest(slot_buckets) AS b
   WHERE b.ts IS NOT NULL;
 
+  passed := CASE WHEN pick.turn_id <> ALL (started_ids) THEN passed_over + cardinality(started_ids) ELSE 0 END;
   IF repaid_ids <> '{}' THEN -- Jobs that neither start nor pay again have no payment any more.
     UPDATE rate_limit.jobs AS j
     SET paid_until = NULL, paid_item = NULL

@@ -1,10 +1,10 @@
--- Writes the scheduled jobs of an enqueue, with the times at which their tokens are available (job_slots). Returns one id for
+-- Writes the scheduled jobs of an enqueue, with the times at which their tokens are available (job_ats). Returns one id for
 -- each job: NULL for a job that was not to be written, or if another transaction has written a job with its unique id since.
 CREATE OR REPLACE FUNCTION rate_limit._write_jobs(
-  queue_name text, bucket_names text[], bucket_keys text[], item_buckets integer[], item_counts double precision[],
-  job_sizes integer[], job_last_items integer[], job_keys text[], job_payloads text[], job_priorities integer[],
-  job_unique_ids text[], job_not_befores bigint[], job_max_attempts integer[], job_outcomes text[], job_slots bigint[],
-  clock bigint
+  queue_name text, bucket_names text[], bucket_keys text[], item_buckets integer[], item_counts double precision[], job_sizes
+  integer[], job_last_items integer[], job_keys text[], job_payloads text[], job_priorities integer[], job_unique_ids text[],
+  job_jitters bigint[], job_not_befores bigint[], job_max_attempts integer[], job_outcomes text[], job_ats bigint[], clock
+  bigint, job_slot_sizes integer[], slot_names text[], slot_keys text[], slot_counts double precision[]
 ) RETURNS bigint[] LANGUAGE plpgsql VOLATILE
 SET search_path = pg_catalog, pg_temp
 AS $function$
@@ -16,11 +16,11 @@ DECLARE
 BEGIN
   WITH written AS (
     INSERT INTO rate_limit.jobs (
-      queue, key, priority, run_at, not_before, payload, unique_id, limit_names, limit_keys, counts, max_attempts,
-      enqueued_at
+      queue, key, priority, run_at, not_before, jitter, payload, unique_id, limit_names, limit_keys, counts, max_attempts,
+      enqueued_at, slot_names, slot_keys, slot_counts
     )
     SELECT
-      queue_name, u.key, u.priority, u.slot, u.not_before, u.payload::jsonb, u.unique_id,
+      queue_name, u.key, u.priority, u.run_at, u.not_before, nullif(u.jitter, 0), u.payload::jsonb, u.unique_id,
       CASE
         WHEN u.size = 1 THEN ARRAY[bucket_names[item_buckets[u.last_item]]]
         ELSE ARRAY(
@@ -39,13 +39,18 @@ BEGIN
         WHEN u.size = 1 THEN ARRAY[item_counts[u.last_item]]
         ELSE item_counts[u.last_item - u.size + 1:u.last_item]
       END,
-      u.max_attempts, clock
-    FROM unnest(
-      job_keys, job_priorities, job_slots, job_not_befores, job_payloads, job_unique_ids, job_max_attempts, job_sizes,
-      job_last_items, job_outcomes
-    ) WITH ORDINALITY AS u (
-      key, priority, slot, not_before, payload, unique_id, max_attempts, size, last_item, outcome, nth
-    )
+      u.max_attempts, clock, CASE WHEN u.slot_size > 0 THEN _write_jobs.slot_names[u.last_slot - u.slot_size + 1:u.last_slot] END,
+      CASE WHEN u.slot_size > 0 THEN _write_jobs.slot_keys[u.last_slot - u.slot_size + 1:u.last_slot] END,
+      CASE WHEN u.slot_size > 0 THEN _write_jobs.slot_counts[u.last_slot - u.slot_size + 1:u.last_slot] END
+    FROM (
+      SELECT u.*, sum(u.slot_size) OVER (ORDER BY u.nth)::integer AS last_slot
+      FROM unnest(
+        job_keys, job_priorities, job_ats, job_not_befores, job_jitters, job_payloads, job_unique_ids, job_max_attempts,
+        job_sizes, job_last_items, job_outcomes, job_slot_sizes
+      ) WITH ORDINALITY AS u (
+        key, priority, run_at, not_before, jitter, payload, unique_id, max_attempts, size, last_item, outcome, slot_size, nth
+      )
+    ) AS u
     WHERE u.outcome = 'scheduled'
     ORDER BY u.nth
     ON CONFLICT (queue, unique_id) WHERE unique_id IS NOT NULL AND state NOT IN ('dead', 'cancelled') DO NOTHING

@@ -1,5 +1,5 @@
+use crate::call::InvalidCall;
 use crate::call::{Item, Key, LeaseId, LimitRef, Op, Resolved};
-use crate::error::InvalidCall;
 use crate::limit::{Limits, Tokens};
 
 /// One or more [`Item`]s that are decided together: all of them are charged or none.

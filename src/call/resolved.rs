@@ -5,9 +5,8 @@ use std::time::Duration;
 
 use tokio::sync::oneshot;
 
-use crate::call::{Call, Headroom, Item, Key, KeySecret, LeaseId};
-use crate::error::InvalidCall;
-use crate::limit::{Kind, Limit, Limits, check_name, is_storable};
+use crate::call::{Call, Headroom, InvalidCall, Item, Key, KeySecret, LeaseId};
+use crate::limit::{Kind, LONGEST_NAME, Limit, Limits, is_storable};
 
 /// The longest key, in bytes. An index entry holds it together with the name.
 pub(crate) const LONGEST_KEY: usize = 1024;
@@ -137,7 +136,7 @@ impl Resolved {
             if leave > 0.0 && !supports_headroom {
                 return Err(InvalidCall::HeadroomUnsupported { limit: name.to_string() });
             }
-            let count = if item.is_difference { limit.exact_difference(op, item.count) } else { item.count };
+            let count = if item.is_difference { limit.exact_difference(item.count, rounding(op)) } else { item.count };
             let mut item = ResolvedItem { name, key: item.key.0, limit, count, leave };
             item.check_words()?;
             if op == Op::Peek {
@@ -271,6 +270,16 @@ fn headroom(headroom: Headroom, name: &str, limit: &Limit) -> Result<f64, Invali
         Headroom::Fraction(fraction) if (0.0..=1.0).contains(&fraction) => Ok(fraction * max),
         Headroom::Fraction(fraction) => Err(InvalidCall::HeadroomFraction { limit: name.to_owned(), fraction }),
     }
+}
+
+/// A difference is rounded against the caller: a credit down, and a charge up.
+fn rounding(op: Op) -> fn(f64) -> f64 {
+    if op == Op::Credit { f64::floor } else { f64::ceil }
+}
+
+/// Checks the name of a limit.
+pub(crate) fn check_name(name: &str) -> Result<(), InvalidCall> {
+    if is_storable(name, 1..=LONGEST_NAME) { Ok(()) } else { Err(InvalidCall::Name { bytes: name.len() }) }
 }
 
 impl ResolvedItem {

@@ -12,14 +12,13 @@ use sqlx::PgPool;
 use tokio::sync::watch;
 
 use super::{Advances, LocalClock, PinnedClock};
-use crate::sql::Schema;
 
 /// How far this process has advanced a clock.
 pub(super) type Advanced = watch::Sender<Duration>;
 
 /// The address of a server, a database and a schema.
 #[derive(Debug, PartialEq, Eq, Hash)]
-struct Place {
+struct Address {
     host: String,
     port: u16,
     socket: Option<PathBuf>,
@@ -28,26 +27,26 @@ struct Place {
 }
 
 /// The clocks of this process. Each is kept by the handles that use it.
-static CLOCKS: LazyLock<Mutex<HashMap<Place, Weak<Advanced>>>> = LazyLock::new(Mutex::default);
+static CLOCKS: LazyLock<Mutex<HashMap<Address, Weak<Advanced>>>> = LazyLock::new(Mutex::default);
 
 impl LocalClock {
     /// Returns the clock of this schema, shared with all pools that connect to the same address.
-    pub(crate) fn of(pool: &PgPool, schema: &Schema) -> Self {
+    pub(crate) fn of(pool: &PgPool, schema: &str) -> Self {
         let options = pool.connect_options();
         let host = match options.get_host() {
             "127.0.0.1" | "::1" => "localhost",
             other => other,
         };
-        let place = Place {
+        let address = Address {
             host: host.to_owned(),
             port: options.get_port(),
             socket: options.get_socket().cloned(),
             database: options.get_database().unwrap_or_else(|| options.get_username()).to_owned(),
-            schema: schema.name().to_owned(),
+            schema: schema.to_owned(),
         };
         let mut clocks = CLOCKS.lock().unwrap_or_else(PoisonError::into_inner); // Nothing in it is ever half-done.
         clocks.retain(|_, clock| clock.strong_count() > 0);
-        let clock = clocks.entry(place).or_default();
+        let clock = clocks.entry(address).or_default();
         let advanced = clock.upgrade().unwrap_or_default();
         *clock = Arc::downgrade(&advanced);
         Self { advanced }
@@ -111,7 +110,7 @@ mod tests {
 
     fn clock(url: &str, schema: &str) -> LocalClock {
         let pool = sqlx::postgres::PgPoolOptions::new().connect_lazy(url).expect("a URL");
-        LocalClock::of(&pool, &Schema::new(schema).expect("a schema"))
+        LocalClock::of(&pool, schema)
     }
 
     #[tokio::test]

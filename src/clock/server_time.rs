@@ -6,10 +6,9 @@ use std::time::Instant;
 use sqlx::PgPool;
 
 use super::{Advances, LocalClock, PinnedClock};
-use crate::sql::Schema;
 
 impl LocalClock {
-    pub(crate) fn of(_: &PgPool, _: &Schema) -> Self {
+    pub(crate) fn of(_: &PgPool, _: &str) -> Self {
         Self {}
     }
 

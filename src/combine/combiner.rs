@@ -8,7 +8,7 @@ use tokio::sync::{RwLock, oneshot};
 
 use crate::call::{Op, Resolved, ResolvedItem};
 use crate::combine::connection::{LaneConnection, LaneConnections, Sessions, lock_timeout};
-use crate::combine::driver::{Apart, Batched, Lanes, Place, submit};
+use crate::combine::driver::{Apart, Batched, Lanes, Route, submit};
 use crate::combine::lane::Waiting;
 use crate::combine::short::ShortBuckets;
 use crate::error::{Cause, Engine, Error, Phase};
@@ -90,7 +90,7 @@ impl Combiner {
     }
 
     /// Queues the call in its lane, and waits for the answer.
-    pub(crate) async fn ask(self: &Arc<Self>, call: Resolved) -> Result<(Resolved, Answer), Error> {
+    pub(crate) async fn submit(self: &Arc<Self>, call: Resolved) -> Result<(Resolved, Answer), Error> {
         if self.is_closed() {
             return Err(Error::Closed);
         }
@@ -110,7 +110,7 @@ impl Combiner {
 
     /// Switches to the pool and to unnamed statements, because sessions are shared, as behind a pooler.
     fn give_up_own_connections(&self) {
-        if self.transactor.transaction_limiter.statements().names.give_up() {
+        if self.transactor.transaction_limiter.statements().named.turn_off() {
             tracing::warn!(
                 "connections do not keep their session settings, as behind a pooler: calls now use the pool and unnamed \
                  statements; set LimiterConfig::named_statements to false to use them from the start"
@@ -158,7 +158,7 @@ impl Combiner {
         let mut connections = self.lanes.lanes[nth].connections.lock().await;
         if !self.goes_over_pool() {
             let close_with_pool = || self.close_with_pool();
-            let result = connections.decide(self.sessions(&close_with_pool), batch, deadline).await;
+            let result = connections.send_batch(self.sessions(&close_with_pool), batch, deadline).await;
             let Err(failure) = result else { return result };
             match failure.cause(self.transactor.known_engine()) {
                 Cause::Settings => self.give_up_own_connections(),
@@ -318,18 +318,18 @@ impl Batched for Combiner {
     async fn send(
         &self,
         calls: &[Waiting<Resolved, Answer>],
-        place: Place,
+        route: Route,
         one_by_one: bool,
         deadline: Instant,
     ) -> Result<Vec<Option<Answer>>, Failure> {
         let mut batch = Batch::new();
         calls.iter().for_each(|waiting| batch.add(&waiting.call, None));
         if !one_by_one && self.transactor.known_engine() == Some(Engine::PostgreSql) && !self.short_is_asked(calls) {
-            batch.decide_at_once();
+            batch.allow_open_calls();
         }
-        let answers = match place {
-            Place::Lane { nth, alone } => self.in_lane(nth, alone, &batch, deadline).await?,
-            Place::Beside { lock_timeout } => self.beside(Bounds { deadline, lock_timeout }, &Decide(&batch)).await?,
+        let answers = match route {
+            Route::Lane { nth, alone } => self.in_lane(nth, alone, &batch, deadline).await?,
+            Route::Beside { lock_timeout } => self.beside(Bounds { deadline, lock_timeout }, &Decide(&batch)).await?,
         };
         self.batches.fetch_add(1, Ordering::Relaxed);
         calls.iter().zip(&answers).for_each(|(waiting, answer)| self.short.learn(&waiting.call, answer));

@@ -113,9 +113,9 @@ impl LaneConnection {
         let _ = tokio::time::timeout(TO_CLOSE, self.connection.close()).await; // The connection is closed in any case.
     }
 
-    /// Decides a batch, in one round trip if the session's settings allow it. Also returns how long it waited for a
-    /// row, as far as that is known.
-    async fn decide(
+    /// Sends a batch to be decided, in one round trip if the session's settings allow it. Also returns how long it
+    /// waited for a row, as far as that is known.
+    async fn send_batch(
         &mut self,
         transactor: &Transactor,
         batch: &Batch,
@@ -193,8 +193,8 @@ impl LaneConnections {
         }
     }
 
-    /// Decides a batch, and learns from how long that took.
-    pub(super) async fn decide(
+    /// Sends a batch to be decided, and learns from how long that took.
+    pub(super) async fn send_batch(
         &mut self,
         sessions: Sessions<'_>,
         batch: &Batch,
@@ -209,7 +209,7 @@ impl LaneConnections {
             self.contended -= 1;
             self.quickly(&mut connection, transactor, batch, deadline).await
         } else {
-            connection.decide(transactor, batch, true, deadline).await
+            connection.send_batch(transactor, batch, true, deadline).await
         };
         self.put(transactor, connection, &result);
         let (answers, waited) = result?;
@@ -259,11 +259,11 @@ impl LaneConnections {
                 }
                 Err(_) => {
                     self.contended = 0;
-                    return connection.decide(transactor, batch, true, deadline).await;
+                    return connection.send_batch(transactor, batch, true, deadline).await;
                 }
             }
         }
-        let (answers, waited) = connection.decide(transactor, batch, false, deadline).await?;
+        let (answers, waited) = connection.send_batch(transactor, batch, false, deadline).await?;
         if batch.may_write() && answers.iter().any(Answer::is_ok) {
             connection.flush(transactor, deadline).await.map_err(Failure::at(Phase::Flush))?;
         }

@@ -61,7 +61,7 @@ pub(crate) trait Batched: Send + Sync + 'static {
     fn send(
         &self,
         calls: &[Waiting<Self::Call, Self::Answer>],
-        place: Place,
+        route: Route,
         one_by_one: bool,
         deadline: Instant,
     ) -> impl Future<Output = Result<Vec<Option<Self::Answer>>, Failure>> + Send;
@@ -91,7 +91,7 @@ pub(crate) struct Apart<C, A> {
 
 /// Where a batch is sent.
 #[derive(Clone, Copy, Debug)]
-pub(crate) enum Place {
+pub(crate) enum Route {
     /// In its lane. If `alone` is set, no other lane of the process decides meanwhile.
     Lane { nth: usize, alone: bool },
     /// Beside the lane, with this longest wait for each lock.
@@ -192,10 +192,10 @@ impl<W: Batched> Drop for Driving<W> {
 
 /// Not an `async fn`: `Driving` must be dropped even if the task is dropped before its first poll.
 fn drive<W: Batched>(work: Arc<W>, nth: usize) -> impl Future<Output = ()> + Send {
-    run(Driving { work, nth, done: false })
+    drive_until_idle(Driving { work, nth, done: false })
 }
 
-async fn run<W: Batched>(mut driving: Driving<W>) {
+async fn drive_until_idle<W: Batched>(mut driving: Driving<W>) {
     let (work, nth) = (Arc::clone(&driving.work), driving.nth);
     let lanes = work.lanes();
     let lane = &lanes.lanes[nth];
@@ -219,10 +219,10 @@ async fn run<W: Batched>(mut driving: Driving<W>) {
                 }
                 continue;
             }
-            decide_all(&work, Place::Lane { nth, alone: false }, now).await;
+            send_in_parts(&work, Route::Lane { nth, alone: false }, now).await;
             drop(claim);
         } else {
-            decide_all(&work, Place::Lane { nth, alone: false }, left).await;
+            send_in_parts(&work, Route::Lane { nth, alone: false }, left).await;
         }
         if lane.rest() {
             break;
@@ -234,18 +234,18 @@ async fn run<W: Batched>(mut driving: Driving<W>) {
     driving.done = true;
 }
 
-/// Decides the calls. Beside a lane, returns those that did not get their locks in their turn. In a lane, some may go back
-/// to it.
-async fn decide_all<W: Batched>(work: &Arc<W>, place: Place, mut calls: Vec<WaitingCall<W>>) -> Vec<WaitingCall<W>> {
+/// Sends the calls, in parts that each fit one statement. Beside a lane, returns those that did not get their locks in their
+/// turn. In a lane, some may go back to it.
+async fn send_in_parts<W: Batched>(work: &Arc<W>, route: Route, mut calls: Vec<WaitingCall<W>>) -> Vec<WaitingCall<W>> {
     let mut left = Vec::new();
     while !calls.is_empty() {
         let Apart { now, mut later, next } = work.apart(calls);
-        match place {
-            Place::Lane { nth, .. } => drop(work.lanes().lanes[nth].put_back(next)), // This driver goes on.
-            Place::Beside { .. } => later.extend(next),
+        match route {
+            Route::Lane { nth, .. } => drop(work.lanes().lanes[nth].put_back(next)), // This driver goes on.
+            Route::Beside { .. } => later.extend(next),
         }
         calls = later;
-        left.extend(decide_calls(work, place, now).await);
+        left.extend(send_with_retries(work, route, now).await);
     }
     left
 }
@@ -267,12 +267,12 @@ impl<W: Batched> Drop for DrivingBeside<W> {
 
 fn start_beside<W: Batched>(work: &Arc<W>, undriven: Vec<HeldBuckets>) {
     for held in undriven {
-        tokio::spawn(run_beside(DrivingBeside { work: Arc::clone(work), held, done: false }));
+        tokio::spawn(drive_beside(DrivingBeside { work: Arc::clone(work), held, done: false }));
     }
 }
 
 /// Not an `async fn`, because it is spawned by a function that it calls.
-fn run_beside<W: Batched>(driving: DrivingBeside<W>) -> Pin<Box<dyn Future<Output = ()> + Send>> {
+fn drive_beside<W: Batched>(driving: DrivingBeside<W>) -> Pin<Box<dyn Future<Output = ()> + Send>> {
     Box::pin(async move {
         let mut driving = driving; // Moves all of it into the future.
         let (work, held) = (Arc::clone(&driving.work), driving.held.clone());
@@ -286,7 +286,7 @@ fn run_beside<W: Batched>(driving: DrivingBeside<W>) -> Pin<Box<dyn Future<Outpu
                 continue;
             };
             let began = Instant::now();
-            let left = decide_all(&work, Place::Beside { lock_timeout: beside.turn() }, calls).await;
+            let left = send_in_parts(&work, Route::Beside { lock_timeout: beside.turn() }, calls).await;
             drop(place);
             let was_free = left.is_empty() && began.elapsed() < LOCK_TIMEOUT;
             beside.put_back(&held, left);
@@ -320,11 +320,11 @@ fn refuse_late<C, A>(late: Vec<Waiting<C, A>>) {
     }
 }
 
-/// Answers the calls. Calls on locked rows move to a queue beside the lane. Beside the lane, returns the calls that did
-/// not get their locks in their turn.
-async fn decide_calls<W: Batched>(
+/// Sends the calls in one statement until each has its answer. Calls on locked rows move to a queue beside the lane. Beside the
+/// lane, returns the calls that did not get their locks in their turn.
+async fn send_with_retries<W: Batched>(
     work: &Arc<W>,
-    mut place: Place,
+    mut route: Route,
     mut calls: Vec<WaitingCall<W>>,
 ) -> Vec<WaitingCall<W>> {
     let transactor = work.transactor();
@@ -338,7 +338,7 @@ async fn decide_calls<W: Batched>(
         }
         let spans = calls.iter().map(|waiting| &waiting.span);
         let span = observability::deciding(W::OP, calls.len(), attempts.made(), spans);
-        let sent = work.send(&calls, place, one_by_one, attempts.deadline()).instrument(span.clone()).await;
+        let sent = work.send(&calls, route, one_by_one, attempts.deadline()).instrument(span.clone()).await;
         let failure = match sent {
             Ok(answers) => {
                 span.record("outcome", "done");
@@ -373,9 +373,9 @@ async fn decide_calls<W: Batched>(
             refuse(writes, final_error, clone_error(&error));
             (calls, cause) = (reads, cause.of_read());
         }
-        match (&mut place, cause) {
-            (Place::Beside { .. }, Cause::Locked) => return calls,
-            (Place::Lane { nth, .. }, Cause::Locked | Cause::Busy) => {
+        match (&mut route, cause) {
+            (Route::Beside { .. }, Cause::Locked) => return calls,
+            (Route::Lane { nth, .. }, Cause::Locked | Cause::Busy) => {
                 let before = calls.len();
                 calls = leave_lane(work, *nth, calls, has_looked, attempts.deadline()).await;
                 // Retry at once: without the calls that left, or to see whether the lock has been released meanwhile.
@@ -385,8 +385,8 @@ async fn decide_calls<W: Batched>(
             }
             // Lanes share no key, but they can share an index page: under SERIALIZABLE, new keys of one lane can
             // conflict with those of another. On the retry, no other lane of this process decides.
-            (Place::Lane { alone, .. }, _) => *alone = cause == Cause::Conflict,
-            (Place::Beside { .. }, _) => {}
+            (Route::Lane { alone, .. }, _) => *alone = cause == Cause::Conflict,
+            (Route::Beside { .. }, _) => {}
         }
         match cause {
             // The winner of the conflict has just committed, so this is the best moment to retry. Only once.
@@ -409,7 +409,7 @@ async fn decide_calls<W: Batched>(
             cause if calls.len() > 1 && W::blames_one(cause) => {
                 let mut left = Vec::new();
                 for waiting in calls {
-                    left.extend(Box::pin(decide_calls(work, place, vec![waiting])).await);
+                    left.extend(Box::pin(send_with_retries(work, route, vec![waiting])).await);
                 }
                 return left;
             }

@@ -14,12 +14,12 @@ type Calls<C, A> = Vec<Waiting<C, A>>;
 
 #[derive(Default)]
 pub(super) struct InFlight {
-    state: Mutex<State>,
+    state: Mutex<Claims>,
     ended: Notify,
 }
 
 #[derive(Default)]
-struct State {
+struct Claims {
     claimed: HashSet<Bucket>,
     /// The lanes that have calls waiting for buckets, in order of arrival.
     line: VecDeque<usize>,
@@ -34,7 +34,7 @@ pub(super) struct Claim<'a> {
 }
 
 impl InFlight {
-    fn state(&self) -> MutexGuard<'_, State> {
+    fn state(&self) -> MutexGuard<'_, Claims> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner) // A panic never leaves it half-updated.
     }
 
@@ -89,7 +89,7 @@ impl InFlight {
     }
 }
 
-impl State {
+impl Claims {
     fn leave(&mut self, lane: usize) {
         if self.line.front() == Some(&lane) {
             self.wanted.clear(); // The next lane sets this when it claims again.

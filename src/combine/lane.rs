@@ -25,7 +25,7 @@ impl<C, A> Waiting<C, A> {
 
 /// `T` is the state that the driver needs to send a batch.
 pub(crate) struct Lane<C, A, T> {
-    state: Mutex<State<C, A>>,
+    state: Mutex<LaneQueue<C, A>>,
     /// Locked while a batch of this lane is being sent.
     pub(crate) connections: tokio::sync::Mutex<T>,
     idle: Notify,
@@ -33,12 +33,12 @@ pub(crate) struct Lane<C, A, T> {
 
 impl<C, A, T: Default> Default for Lane<C, A, T> {
     fn default() -> Self {
-        let state = State { queue: VecDeque::new(), driven: false, closed: false };
+        let state = LaneQueue { queue: VecDeque::new(), driven: false, closed: false };
         Self { state: Mutex::new(state), connections: tokio::sync::Mutex::default(), idle: Notify::new() }
     }
 }
 
-struct State<C, A> {
+struct LaneQueue<C, A> {
     queue: VecDeque<Waiting<C, A>>,
     /// Whether a driver runs.
     driven: bool,
@@ -52,7 +52,7 @@ pub(crate) enum Refused {
 }
 
 impl<C, A, T> Lane<C, A, T> {
-    fn state(&self) -> MutexGuard<'_, State<C, A>> {
+    fn state(&self) -> MutexGuard<'_, LaneQueue<C, A>> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner) // A panic never leaves it half-updated.
     }
 

@@ -15,5 +15,5 @@ mod short;
 
 pub(crate) use combiner::Combiner;
 pub(crate) use connection::lock_timeout;
-pub(crate) use driver::{Apart, Batched, Lanes, Place, submit};
+pub(crate) use driver::{Apart, Batched, Lanes, Route, submit};
 pub(crate) use lane::Waiting;

@@ -144,7 +144,7 @@ fn own(config: &ServerConfig, image: &Image, ready: &Sender<Address>, stopped: &
         let name = format!("pg-limiter-{}-{:016x}", std::process::id(), RandomState::new().hash_one(()));
         // Before the container exists, so that it is also removed if this process is killed during the start.
         let remover = Remover::of(&name);
-        let (container, host, port) = match run(config, image, &name).await {
+        let (container, host, port) = match start_container(config, image, &name).await {
             Ok(running) => running,
             Err(error) => return drop(ready.send(Err(error))),
         };
@@ -187,7 +187,7 @@ impl Remover {
     }
 }
 
-async fn run(
+async fn start_container(
     config: &ServerConfig,
     image: &Image,
     name: &str,

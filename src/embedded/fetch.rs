@@ -32,14 +32,14 @@ pub(super) fn fetch(version: Option<&str>, run_as: &RunAs) -> Result<(PathBuf, S
     npm.args(["pack", "--ignore-scripts", "--loglevel=error", &package]);
     // npm's default cache may be in a home folder that does not exist, and would keep a second copy.
     npm.arg("--cache").arg(temp.path().join("npm"));
-    run(npm, temp.path(), "npm pack")?;
+    run_command(npm, temp.path(), "npm pack")?;
     let archive = fs::read_dir(temp.path()).map_err(io("read a folder"))?.flatten().map(|entry| entry.path());
     let archive = archive.into_iter().find(|path| path.extension().is_some_and(|end| end == "tgz"));
     let archive = archive.ok_or_else(|| format!("`npm pack {package}` created no archive"))?;
     let mut tar = Command::new("/bin/sh");
     // Another user may have to read the files, whatever the umask of this process.
     tar.args(["-c", r#"umask 022; exec tar -xzof "$1""#, "sh"]).arg(&archive);
-    run(tar, temp.path(), "tar")?;
+    run_command(tar, temp.path(), "tar")?;
 
     let native = temp.path().join("package/native");
     make_symlinks(&native)?;
@@ -112,7 +112,7 @@ fn is_below(path: &Path) -> bool {
     path.file_name().is_some() && path.components().all(|part| matches!(part, Component::Normal(_)))
 }
 
-fn run(mut command: Command, dir: &Path, name: &str) -> Result<(), String> {
+fn run_command(mut command: Command, dir: &Path, name: &str) -> Result<(), String> {
     let output = match command.current_dir(dir).stdin(Stdio::null()).output() {
         Ok(output) => output,
         Err(error) if error.kind() == ErrorKind::NotFound => {

@@ -1,11 +1,12 @@
 use std::time::Duration;
 
-use crate::call::Denied;
+use crate::call::InvalidCall;
 use crate::error::classify::{
     Cause, NoRuntime, Phase, ReadOnlyByDefault, SchemaTooNew, classify, is_not_supported, is_unknown_zone,
     refuses_settings, sqlstate,
 };
-use crate::error::{Engine, InvalidCall, InvalidJob, InvalidLimit, clone_error, without_keys};
+use crate::error::{Denied, Engine, InvalidJob, clone_error, without_keys};
+use crate::limit::{InvalidLength, InvalidLimit};
 
 /// The database's message and SQLSTATE, without the source line of the server that the driver appends.
 pub(crate) fn database_message(error: &sqlx::Error) -> String {
@@ -325,5 +326,12 @@ impl Error {
             ))),
             Cause::Refused | Cause::Data => Self::Database { source },
         }
+    }
+}
+
+impl From<InvalidLength> for Error {
+    /// The length of a limit's period, or of its lease, is not valid: [`Error::InvalidLimit`].
+    fn from(invalid: InvalidLength) -> Self {
+        Self::InvalidLimit(invalid.into())
     }
 }

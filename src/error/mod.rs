@@ -2,13 +2,17 @@
 
 mod classify;
 mod clone_error;
+mod denied;
 mod engine;
 mod error;
-mod invalid;
+mod invalid_job;
 
+pub use crate::call::InvalidCall;
+pub use crate::limit::{InvalidLimit, LimitsFileError};
+pub use denied::Denied;
 pub use engine::Engine;
 pub use error::Error;
-pub use invalid::{InvalidCall, InvalidJob, InvalidLimit, LimitsFileError};
+pub use invalid_job::InvalidJob;
 
 pub(crate) use error::database_message;
 

@@ -3,7 +3,7 @@
 use std::fmt;
 use std::str::FromStr;
 
-use crate::error::InvalidLimit;
+use crate::limit::InvalidLimit;
 use crate::limit::short::Short;
 
 /// The texts of a builder before they are checked: longer than any valid one.

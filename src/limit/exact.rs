@@ -2,9 +2,8 @@
 //!
 //! Balances are `f64`, which has 53 bits: the larger a balance, the coarser the smallest change of it. Within these bounds, the
 //! rounding of a call stays below a billionth of what it takes, and a whole number of tokens is never rounded. SQL checks the same:
-//! see `_is_exact` in `sql/exact.sql`.
+//! see `_is_exact` in `sql/decide/exact.sql`.
 
-use crate::call::Op;
 use crate::limit::Limit;
 
 /// The upper bound for tokens.
@@ -41,17 +40,14 @@ impl Limit {
         count == 0.0 || is_exact(count, self.capacity())
     }
 
-    /// Returns the nearest number of tokens that can be counted: a credit is rounded down, and a charge up. For
-    /// differences, which are not exact even if both numbers are.
-    pub(crate) fn exact_difference(&self, op: Op, tokens: f64) -> f64 {
+    /// Returns the nearest number of tokens that can be counted, rounded by [`f64::floor`] or [`f64::ceil`]. For differences, which
+    /// are not exact even if both numbers are.
+    pub(crate) fn exact_difference(&self, tokens: f64, round: fn(f64) -> f64) -> f64 {
         if self.can_count(tokens) || !(0.0..=LARGEST_NUMBER).contains(&tokens) {
             return tokens;
         }
         let finest = SMALLEST_NUMBER.max(self.capacity() / PARTS).min(1.0);
-        match op {
-            Op::Credit => (tokens / finest).floor() * finest,
-            _ => (tokens / finest).ceil() * finest,
-        }
+        round(tokens / finest) * finest
     }
 }
 
@@ -60,7 +56,6 @@ mod tests {
     use std::time::Duration;
 
     use super::{is_bound, is_exact};
-    use crate::call::Op;
     use crate::limit::Limit;
 
     #[test]
@@ -96,8 +91,8 @@ mod tests {
             (1e10, 2.25, 2.0, 3.0),
         ] {
             let limit = limit(capacity);
-            assert_eq!(limit.exact_difference(Op::Credit, tokens), credit, "{tokens} of {capacity}");
-            assert_eq!(limit.exact_difference(Op::Charge, tokens), charge, "{tokens} of {capacity}");
+            assert_eq!(limit.exact_difference(tokens, f64::floor), credit, "{tokens} of {capacity}");
+            assert_eq!(limit.exact_difference(tokens, f64::ceil), charge, "{tokens} of {capacity}");
         }
     }
 }

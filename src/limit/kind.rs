@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
-use crate::error::InvalidLimit;
+use crate::limit::InvalidLimit;
 use crate::limit::calendar::Given;
 use crate::limit::length::micros;
 use crate::limit::limit::Options;

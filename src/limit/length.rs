@@ -4,7 +4,7 @@ use std::fmt;
 use std::str::FromStr;
 use std::time::Duration;
 
-use crate::error::{Error, InvalidLimit};
+use crate::limit::InvalidLimit;
 
 /// A duration as limits files write it: "1500ms", "1h 30m", "7d".
 ///
@@ -32,13 +32,6 @@ pub struct InvalidLength(String);
 impl From<InvalidLength> for InvalidLimit {
     fn from(invalid: InvalidLength) -> Self {
         Self::new(invalid.0)
-    }
-}
-
-impl From<InvalidLength> for Error {
-    /// The length of a limit's period, or of its lease, is not valid: [`Error::InvalidLimit`].
-    fn from(invalid: InvalidLength) -> Self {
-        Self::InvalidLimit(invalid.into())
     }
 }
 

@@ -2,7 +2,7 @@ use std::borrow::Cow;
 use std::fmt;
 use std::time::Duration;
 
-use crate::error::InvalidLimit;
+use crate::limit::InvalidLimit;
 use crate::limit::calendar::{Given, Windows};
 use crate::limit::exact::is_bound;
 use crate::limit::{Calendar, Kind, LARGEST_NUMBER, format_micros, shards};

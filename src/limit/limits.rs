@@ -7,8 +7,7 @@ use std::sync::Arc;
 use serde::de::{self, MapAccess, Visitor};
 use serde::{Deserialize, Deserializer};
 
-use crate::error::{InvalidCall, InvalidLimit, LimitsFileError};
-use crate::limit::Limit;
+use crate::limit::{InvalidLimit, Limit, LimitsFileError, refused_name};
 
 /// The longest name of a limit or a queue, in bytes.
 pub(crate) const LONGEST_NAME: usize = 255;
@@ -44,7 +43,9 @@ impl Limits {
         L: TryInto<Limit>,
         InvalidLimit: From<L::Error>,
     {
-        check_name(name).map_err(|error| InvalidLimit::new(error.to_string()).of(name))?;
+        if !is_storable(name, 1..=LONGEST_NAME) {
+            return Err(InvalidLimit::new(refused_name(name.len())).of(name));
+        }
         let limit = limit.try_into().map_err(|error| InvalidLimit::from(error).of(name))?;
         Arc::make_mut(&mut self.by_name).insert(name.into(), limit);
         Ok(self)
@@ -156,10 +157,6 @@ impl<'de, V: Deserialize<'de>> Visitor<'de> for ByNameVisitor<V> {
         }
         Ok(ByName(by_name))
     }
-}
-
-pub(crate) fn check_name(name: &str) -> Result<(), InvalidCall> {
-    if is_storable(name, 1..=LONGEST_NAME) { Ok(()) } else { Err(InvalidCall::Name { bytes: name.len() }) }
 }
 
 /// Whether the length of a text in bytes is in this range, and PostgreSQL can store the text: it contains no NUL.

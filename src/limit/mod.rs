@@ -3,6 +3,7 @@
 mod calendar;
 mod debt;
 mod exact;
+mod invalid;
 mod kind;
 mod length;
 mod limit;
@@ -14,6 +15,7 @@ mod short;
 mod tokens;
 
 pub use calendar::Calendar;
+pub use invalid::{InvalidLimit, LimitsFileError};
 pub use kind::{Kind, LimitBuilder, kinds};
 pub use length::{InvalidLength, Length};
 pub use limit::Limit;
@@ -22,6 +24,7 @@ pub use shards::LimitWarning;
 pub use tokens::Tokens;
 
 pub(crate) use exact::{LARGEST_NUMBER, exact_values};
+pub(crate) use invalid::{refused_name, refused_text};
 pub(crate) use length::{format_micros, parse_micros};
 pub(crate) use limit::LONGEST_PERIOD;
-pub(crate) use limits::{LONGEST_NAME, check_name, is_storable};
+pub(crate) use limits::{LONGEST_NAME, is_storable};

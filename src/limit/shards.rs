@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-use crate::error::InvalidLimit;
+use crate::limit::InvalidLimit;
 use crate::limit::Limit;
 
 /// The most shards. A denial reads all of them first.

@@ -6,7 +6,8 @@ use crate::retry::RetryPolicy;
 use crate::sql::{KEEP_ANSWERS, Schema};
 use crate::transact::{Connections, Durability, Isolation};
 
-/// Settings of a [`Limiter`](crate::Limiter).
+/// Settings of a [`Limiter`](crate::Limiter). The guide's page [Many callers](crate::guide::many_callers) explains when to change
+/// them.
 ///
 /// # Default
 /// - `schema`: `rate_limit`

@@ -32,8 +32,8 @@ struct Shard {
     /// Denials by the hash of name and key, so that a lookup needs no owned strings. If two hashes collide, the later
     /// denial stays.
     by_hash: HashMap<u64, Denial>,
-    /// When a denial was last forgotten here.
-    forgotten_at: Option<Instant>,
+    /// When a denial was last discarded here.
+    discarded_at: Option<Instant>,
 }
 
 struct Denial {
@@ -92,7 +92,7 @@ impl Denials {
         let hash = self.hash(item);
         let mut shard = self.shard(hash);
         // The call may have been decided before a reset that has finished since.
-        if shard.forgotten_at.is_some_and(|forgotten_at| forgotten_at >= asked) {
+        if shard.discarded_at.is_some_and(|discarded_at| discarded_at >= asked) {
             return;
         }
         if shard.by_hash.len() >= self.max_keys && !shard.by_hash.contains_key(&hash) {
@@ -101,22 +101,22 @@ impl Denials {
         shard.by_hash.insert(hash, Denial { item: item.clone(), since: now, lifetime, wait, balance });
     }
 
-    /// Forgets the denials of a call's buckets, and any denial of them that is about to arrive.
-    pub(super) fn forget(&self, call: &Resolved, now: Instant) {
+    /// Discards the denials of a call's buckets, and any denial of them that is about to arrive.
+    pub(super) fn discard(&self, call: &Resolved, now: Instant) {
         for item in &call.items {
             let hash = self.hash(item);
             let mut shard = self.shard(hash);
             shard.by_hash.remove(&hash);
-            shard.forgotten_at = Some(now);
+            shard.discarded_at = Some(now);
         }
     }
 
-    /// Forgets all denials, and any denial that is about to arrive.
+    /// Discards all denials, and any denial that is about to arrive.
     pub(super) fn clear(&self, now: Instant) {
         for shard in &self.shards {
             let mut shard = lock(shard);
             shard.by_hash.clear();
-            shard.forgotten_at = Some(now);
+            shard.discarded_at = Some(now);
         }
     }
 
@@ -268,13 +268,13 @@ mod tests {
     fn a_forgotten_denial_is_not_remembered_again() {
         let (denials, asked) = (memory(100), Instant::now());
         let reset = resolve(Op::Reset, [item("a", 10.0, "k"), item("a", 10.0, "l")]);
-        let forget = |denials: &Denials| denials.forget(&reset, Instant::now());
+        let discard = |denials: &Denials| denials.discard(&reset, Instant::now());
         let clear = |denials: &Denials| denials.clear(Instant::now());
-        for forget in [&forget as &dyn Fn(&Denials), &clear] {
+        for discard in [&discard as &dyn Fn(&Denials), &clear] {
             let now = Instant::now() + SECOND / 4;
             ["k", "l"].iter().for_each(|key| remember(&denials, &call(key), SECOND, now));
             assert!(["k", "l"].iter().all(|key| denials.recall(&call(key), now).is_some()));
-            forget(&denials);
+            discard(&denials);
             for call in ["k", "l"].map(call) {
                 assert!(denials.recall(&call, now).is_none());
                 // A denial that was about to arrive.

@@ -32,13 +32,6 @@ impl Limiter {
     /// # Errors
     /// See [`Limiter`]. [`Error::Invalid`] if the limit is not a gate, or the time is 0, longer than 36,525 days or not a whole
     /// number of microseconds.
-    ///
-    /// # Cancel safety
-    /// Safe. The key may be blocked after the future is dropped.
-    ///
-    /// # In a transaction
-    /// Runs in the limiter's own transaction: its effect stays even if the caller's transaction rolls back. To make it
-    /// part of the caller's transaction, use [`within`](Self::within).
     pub async fn block(&self, item: impl Into<Item> + Send, duration: Duration) -> Result<Duration, Error> {
         let item = item.into();
         let span = CallSpan::own("block", &Call::from(item.clone()));
@@ -56,19 +49,12 @@ impl Limiter {
     ///
     /// # Errors
     /// See [`Limiter`]. [`Error::Invalid`] if the limit is not a gate.
-    ///
-    /// # Cancel safety
-    /// Safe. Until the batch is sent, nothing happens; after that, the block may have ended.
-    ///
-    /// # In a transaction
-    /// Runs in the limiter's own transaction: its effect stays even if the caller's transaction rolls back. To make it
-    /// part of the caller's transaction, use [`within`](Self::within).
     pub async fn unblock(&self, item: impl Into<Item> + Send) -> Result<(), Error> {
         let item = item.into();
         let span = CallSpan::own("unblock", &Call::from(item.clone()));
         let running = async {
             let call = self.resolve_gate(Op::Reset, item)?;
-            self.ask_and_forget(call).await.map(|_| ())
+            self.dispatch_and_discard_denials(call).await.map(|_| ())
         };
         span.watch(running).await
     }
@@ -77,19 +63,12 @@ impl Limiter {
     ///
     /// # Errors
     /// See [`Limiter`]. [`Error::Invalid`] if the limit is not a gate.
-    ///
-    /// # Cancel safety
-    /// Safe: nothing is written.
-    ///
-    /// # In a transaction
-    /// Runs in the limiter's own transaction, which does not see a block in an open transaction.
-    /// [`within`](Self::within) sees what its own transaction has blocked.
     pub async fn is_blocked(&self, item: impl Into<Item> + Send) -> Result<Option<Duration>, Error> {
         let item = item.into();
         let span = CallSpan::own("is_blocked", &Call::from(item.clone()));
         let running = async {
             let call = self.resolve_gate(Op::Check, item)?;
-            let (call, answer) = self.combiner.ask(call).await?;
+            let (call, answer) = self.combiner.submit(call).await?;
             Ok(answer.decision(&call).retry_after())
         };
         span.watch(running).await

@@ -86,7 +86,7 @@ pub struct Lease {
     length: Duration,
     /// The names of the concurrency limits.
     slots: Arc<[Arc<str>]>,
-    state: watch::Sender<State>,
+    state: watch::Sender<Term>,
     /// Ends once the call that takes the slots is decided or given up, which may be after its caller is gone.
     is_decided: Option<oneshot::Receiver<()>>,
     /// Renews the lease, if it is kept renewed.
@@ -95,7 +95,7 @@ pub struct Lease {
 }
 
 #[derive(Clone, Copy, Debug)]
-struct State {
+struct Term {
     /// Counted from before the call that took or renewed the slots, so it is no later than the end that the database knows.
     ends_at: Instant,
     is_over: bool,
@@ -139,12 +139,12 @@ impl Limiter {
             id,
             length,
             slots: resolved.names_of_slots(),
-            state: State::new(self.clock().now() + length, false),
+            state: Term::new(self.clock().now() + length, false),
             is_decided: Some(is_decided),
             renewing: None,
             runtime: Handle::try_current().map_err(|_| Error::Unavailable { source: NoRuntime.into() })?,
         };
-        match self.decide_resolved(resolved).await {
+        match self.decide_or_recall(resolved).await {
             Ok(decision) if decision.is_allowed() => {
                 lease.state.send_modify(|state| state.is_acquired = true);
                 Ok(Acquired { decision, lease: Some(lease) })
@@ -165,12 +165,6 @@ impl Limiter {
     /// Gives back the slots of the call's [lease](Call::lease), and returns whether all of them were still held. Items on other
     /// kinds of limits are ignored.
     ///
-    /// # Errors
-    /// See [`Limiter`].
-    ///
-    /// # Cancel safety
-    /// Safe. Until the batch is sent, nothing happens; after that, the slots may have been released.
-    ///
     /// # In a transaction
     /// Runs in the limiter's own transaction. To release in the caller's, use [`within`](Self::within).
     pub async fn release(&self, call: impl Into<Call> + Send) -> Result<bool, Error> {
@@ -179,12 +173,6 @@ impl Limiter {
 
     /// Lets the call's [lease](Call::lease) end a whole length after now. Returns `false` if it has ended or was released: then
     /// others may hold its slots. Items on other kinds of limits are ignored.
-    ///
-    /// # Errors
-    /// See [`Limiter`].
-    ///
-    /// # Cancel safety
-    /// Safe. Until the batch is sent, nothing happens; after that, the lease may have been renewed.
     ///
     /// # In a transaction
     /// Runs in the limiter's own transaction. To renew in the caller's, use [`within`](Self::within).
@@ -196,7 +184,7 @@ impl Limiter {
         let span = CallSpan::own(op.as_str(), &call);
         let running = async {
             let call = self.resolve(op, call)?;
-            let (_, answer) = self.combiner.ask(call).await?;
+            let (_, answer) = self.combiner.submit(call).await?;
             Ok(answer.is_ok())
         };
         span.watch(running).await
@@ -225,7 +213,7 @@ impl Lease {
             id,
             length,
             slots: resolved.names_of_slots(),
-            state: State::new(asked + length, is_acquired),
+            state: Term::new(asked + length, is_acquired),
             is_decided: None,
             renewing: None,
             runtime: Handle::try_current().map_err(|_| Error::Unavailable { source: NoRuntime.into() })?,
@@ -245,7 +233,7 @@ impl Lease {
 
     /// Returns the time until the lease ends, at least; zero if it has ended or was lost.
     pub fn ends_in(&self) -> Duration {
-        let State { ends_at, is_over, .. } = *self.state.borrow();
+        let Term { ends_at, is_over, .. } = *self.state.borrow();
         if is_over { Duration::ZERO } else { ends_at.saturating_duration_since(self.limiter.clock().now()) }
     }
 
@@ -318,7 +306,7 @@ impl Lease {
     pub async fn lost(&self) {
         let mut states = self.state.subscribe();
         loop {
-            let State { ends_at, is_over, .. } = *states.borrow_and_update();
+            let Term { ends_at, is_over, .. } = *states.borrow_and_update();
             if is_over || ends_at <= self.limiter.clock().now() {
                 return;
             }
@@ -345,7 +333,7 @@ async fn renew(
     call: &Call,
     length: Duration,
     slots: &[Arc<str>],
-    state: &watch::Sender<State>,
+    state: &watch::Sender<Term>,
 ) -> Result<bool, Error> {
     let asked = limiter.clock().now();
     let is_held = limiter.renew(call.clone()).await?;
@@ -360,7 +348,7 @@ async fn renew(
     Ok(is_held)
 }
 
-impl State {
+impl Term {
     fn new(ends_at: Instant, is_acquired: bool) -> watch::Sender<Self> {
         watch::Sender::new(Self { ends_at, is_over: false, is_acquired })
     }
@@ -398,7 +386,7 @@ impl Answered for Acquired {
 impl Drop for Lease {
     fn drop(&mut self) {
         self.stop_renewing();
-        let State { is_over, is_acquired, .. } = *self.state.borrow();
+        let Term { is_over, is_acquired, .. } = *self.state.borrow();
         if is_over {
             return;
         }

@@ -3,7 +3,7 @@ use std::sync::{Arc, OnceLock};
 
 use sqlx::{PgConnection, PgPool};
 
-use crate::call::{Balances, Call, Decision, Item, Key, Op, Resolved};
+use crate::call::{Balances, Call, Decision, Forgotten, Item, Key, Op, Resolved, check_name};
 use crate::clock::LocalClock;
 use crate::combine::Combiner;
 use crate::error::Error;
@@ -12,21 +12,11 @@ use crate::limiter::LimiterConfig;
 use crate::limiter::denials::Denials;
 use crate::limiter::waiters::Waiters;
 use crate::observability::CallSpan;
-use crate::sql::{Answer, Forgetting, Forgotten, Names, Schema, TransactionLimiter, Within, check_key};
+use crate::sql::{Answer, Forgetting, NamedStatements, Schema, TransactionLimiter, Within, check_key};
 use crate::transact::{Connections, DecideOnce, ResetAllKeys, Statement, Transactor};
 
-/// A rate limiter: a set of limits and a pool. Cheap to clone, `Send` and `Sync`.
-///
-/// Each decision runs in a transaction of the limiter's own. It is SERIALIZABLE unless [`LimiterConfig`] sets another
-/// isolation level, and it is retried after a conflict. The tokens stay taken even if the caller's later work fails. To
-/// charge limits in your own transaction, use [`within`](Self::within). To run a whole unit of work with retries, use
-/// [`transaction`](Self::transaction).
-///
-/// Calls that wait at the same time form a batch: one statement decides them, in order of arrival. So create one handle
-/// for each process, and clone it.
-///
-/// Calls run on the Tokio runtime that they are made on. Several runtimes can share a handle as long as all of them
-/// keep running: a task on one of them may send the calls of another.
+/// The rate limiter of a process: it decides whether calls are within their limits, and takes their tokens. Create it once
+/// and clone it: clones are cheap, and share connections and batches.
 ///
 /// ```no_run
 /// # use std::time::Duration;
@@ -44,6 +34,20 @@ use crate::transact::{Connections, DecideOnce, ResetAllKeys, Statement, Transact
 /// # Ok(()) }
 /// ```
 ///
+/// # Where a call runs
+/// - [`limit`](Self::limit) and most other methods decide in a transaction of the limiter's own, and retry it after a conflict.
+///   The tokens stay taken even if your later work fails. The transaction is SERIALIZABLE unless [`LimiterConfig`] sets another
+///   isolation level.
+/// - [`within`](Self::within) charges limits in your transaction: the tokens commit or roll back with your data.
+/// - [`transaction`](Self::transaction) runs your work and its calls in one transaction, and runs all of it again after a conflict.
+///
+/// # Batches
+/// Calls that wait at the same time form a batch, and one statement decides them, in order of arrival. Calls on another handle
+/// that is not a clone form batches of their own.
+///
+/// A call runs on the Tokio runtime on which it is made. Several runtimes can share a handle as long as all of them keep running:
+/// a task on one of them may send the calls of another.
+///
 /// # Errors
 /// All methods can return:
 /// - [`Error::Invalid`]: the call is invalid, and nothing was sent.
@@ -56,8 +60,13 @@ use crate::transact::{Connections, DecideOnce, ResetAllKeys, Statement, Transact
 /// own data does not fail the other calls in its batch.
 ///
 /// # Cancel safety
-/// Dropping the future of a call is safe. Until its batch is sent, nothing is charged. After that, all of the tokens
-/// may have been taken, never only some of them: count them as spent. The other calls in the batch get their answers.
+/// Dropping the future of a call is safe. Until its batch is sent, nothing happens. After that, the whole call may take effect,
+/// never only a part of it: count the tokens that it takes as spent. The other calls in the batch get their answers.
+///
+/// # In a transaction
+/// Each call runs in the limiter's own transaction: its effect stays even if the caller's transaction rolls back. It does not see
+/// what an open transaction has taken or blocked. To make a call part of the caller's transaction, use
+/// [`within`](Self::within).
 #[derive(Clone, Debug)]
 pub struct Limiter {
     pub(super) combiner: Arc<Combiner>,
@@ -83,7 +92,7 @@ impl Limiter {
         }
         let transaction_limiter =
             if config.named_statements { transaction_limiter } else { transaction_limiter.with_unnamed_statements() };
-        let clock = LocalClock::of(&pool, &config.schema);
+        let clock = LocalClock::of(&pool, config.schema.name());
         let denials = config.remember_denials.map(|memory| Arc::new(Denials::new(memory)));
         let transactor = Transactor {
             pool,
@@ -143,8 +152,8 @@ impl Limiter {
     }
 
     /// Whether statements are prepared under names on the server.
-    pub(crate) fn names(&self) -> &Names {
-        &self.transaction_limiter().statements().names
+    pub(crate) fn named_statements(&self) -> &NamedStatements {
+        &self.transaction_limiter().statements().named
     }
 
     /// Returns the schema that holds the limiter's tables and functions.
@@ -157,7 +166,7 @@ impl Limiter {
         if self.combiner.is_closed() {
             return Err(Error::Closed);
         }
-        self.combiner.transactor.run(statement).await
+        self.combiner.transactor.with_retries(statement).await
     }
 
     pub(crate) fn combiner(&self) -> &Combiner {
@@ -198,39 +207,19 @@ impl Limiter {
 
     /// Takes the tokens, or denies the call. A denial carries `retry_after`, the time until the same call would be
     /// allowed, and changes nothing.
-    ///
-    /// # Errors
-    /// See [`Limiter`].
-    ///
-    /// # Cancel safety
-    /// Safe. Until the batch is sent, nothing is taken; after that, count the tokens as spent.
-    ///
-    /// # In a transaction
-    /// Runs in the limiter's own transaction: its effect stays even if the caller's transaction rolls back. To make it
-    /// part of the caller's transaction, use [`within`](Self::within).
     pub async fn limit(&self, call: impl Into<Call> + Send) -> Result<Decision, Error> {
         let call = call.into();
         let span = CallSpan::own("limit", &call);
-        span.watch(self.decide(call)).await
+        span.watch(self.resolve_and_decide(call)).await
     }
 
     /// Decides like [`limit`](Self::limit), but takes nothing.
-    ///
-    /// # Errors
-    /// See [`Limiter`].
-    ///
-    /// # Cancel safety
-    /// Safe: nothing is taken.
-    ///
-    /// # In a transaction
-    /// Runs in the limiter's own transaction, which does not see what an open transaction has taken.
-    /// [`within`](Self::within) sees what its own transaction has taken.
     pub async fn check(&self, call: impl Into<Call> + Send) -> Result<Decision, Error> {
         let call = call.into();
         let span = CallSpan::own("check", &call);
         let running = async {
             let call = self.resolve(Op::Check, call)?;
-            let (call, answer) = self.combiner.ask(call).await?;
+            let (call, answer) = self.combiner.submit(call).await?;
             Ok(answer.decision(&call))
         };
         span.watch(running).await
@@ -238,66 +227,36 @@ impl Limiter {
 
     /// Returns the current balances, and [when each bucket is full again](crate::LimitState::full_in) or its
     /// [window ends](crate::LimitState::window_ends_in). The counts of the items are ignored.
-    ///
-    /// # Errors
-    /// See [`Limiter`].
-    ///
-    /// # Cancel safety
-    /// Safe: nothing is taken.
-    ///
-    /// # In a transaction
-    /// Runs in the limiter's own transaction, which does not see what an open transaction has taken.
-    /// [`within`](Self::within) sees what its own transaction has taken.
     pub async fn peek(&self, call: impl Into<Call> + Send) -> Result<Balances, Error> {
         let call = call.into();
         let span = CallSpan::own("peek", &call);
         let running = async {
             let call = self.resolve(Op::Peek, call)?;
-            let (call, answer) = self.combiner.ask(call).await?;
+            let (call, answer) = self.combiner.submit(call).await?;
             Ok(answer.balances(&call))
         };
         span.watch(running).await
     }
 
     /// Resets these keys: their buckets are full again.
-    ///
-    /// # Errors
-    /// See [`Limiter`].
-    ///
-    /// # Cancel safety
-    /// Safe. Until the batch is sent, nothing happens; after that, the keys may have been reset.
-    ///
-    /// # In a transaction
-    /// Runs in the limiter's own transaction: its effect stays even if the caller's transaction rolls back. To make it
-    /// part of the caller's transaction, use [`within`](Self::within).
     pub async fn reset(&self, call: impl Into<Call> + Send) -> Result<(), Error> {
         let call = call.into();
         let span = CallSpan::own("reset", &call);
         let running = async {
             let call = self.resolve(Op::Reset, call)?;
-            self.ask_and_forget(call).await.map(|_| ())
+            self.dispatch_and_discard_denials(call).await.map(|_| ())
         };
         span.watch(running).await
     }
 
     /// Resets every key of the limit with this name, and returns the number of rows deleted. The rows stay locked while
     /// it runs.
-    ///
-    /// # Errors
-    /// See [`Limiter`].
-    ///
-    /// # Cancel safety
-    /// Safe. Either all keys are reset, or none.
-    ///
-    /// # In a transaction
-    /// Runs in the limiter's own transaction: its effect stays even if the caller's transaction rolls back. To make it
-    /// part of the caller's transaction, use [`within`](Self::within).
     pub async fn reset_all_keys(&self, name: &str) -> Result<u64, Error> {
         let span = CallSpan::whole("reset_all_keys", false, name);
         let running = async {
-            crate::limit::check_name(name)?;
+            check_name(name)?;
             let result = self.own_transaction(ResetAllKeys(name)).await;
-            self.forget_all_denials();
+            self.discard_all_denials();
             result
         };
         span.watch(running).await
@@ -330,11 +289,8 @@ impl Limiter {
     /// # Errors
     /// See [`Limiter`]. [`Error::Invalid`] if the key is empty or cannot be stored.
     ///
-    /// # Cancel safety
-    /// Safe. Either all of it is deleted, or nothing.
-    ///
     /// # In a transaction
-    /// Runs in the limiter's own transaction, at READ COMMITTED. This handle and its clones also forget the denials that they
+    /// Runs in the limiter's own transaction, at READ COMMITTED. This handle and its clones also discard the denials that they
     /// [remember](LimiterConfig::remember_denials); other processes remember them for up to
     /// [`max_age`](crate::DenialMemory::max_age). To erase as part of the caller's transaction, use [`within`](Self::within).
     pub async fn forget(&self, key: impl Into<Key> + Send) -> Result<Forgotten, Error> {
@@ -343,7 +299,7 @@ impl Limiter {
         let running = async {
             check_key(&key)?;
             let result = self.own_transaction(Forgetting { limiter: self.transaction_limiter(), key: &key }).await;
-            self.forget_all_denials();
+            self.discard_all_denials();
             result
         };
         span.watch(running).await
@@ -355,15 +311,15 @@ impl Limiter {
         Ok(Resolved::new(op, call, &limiter.limits(), limiter.key_secret())?)
     }
 
-    async fn decide(&self, call: Call) -> Result<Decision, Error> {
+    async fn resolve_and_decide(&self, call: Call) -> Result<Decision, Error> {
         let call = self.resolve(Op::Limit, call)?;
-        self.decide_resolved(call).await
+        self.decide_or_recall(call).await
     }
 
-    pub(super) async fn decide_resolved(&self, call: Resolved) -> Result<Decision, Error> {
+    pub(super) async fn decide_or_recall(&self, call: Resolved) -> Result<Decision, Error> {
         // The answer stored under an idempotency key takes precedence over a denial remembered since.
         let Some(denials) = self.denials.as_ref().filter(|_| call.idempotency_key.is_none()) else {
-            let (call, answer) = self.ask(call).await?;
+            let (call, answer) = self.dispatch(call).await?;
             return Ok(answer.decision(&call));
         };
         let clock = self.clock.pinned();
@@ -371,64 +327,54 @@ impl Limiter {
         if let Some(answer) = denials.recall(&call, asked) {
             return Ok(answer.decision(&call));
         }
-        let (call, answer) = self.combiner.ask(call).await?;
+        let (call, answer) = self.combiner.submit(call).await?;
         denials.remember(&call, &answer, asked, clock.now());
         Ok(answer.decision(&call))
     }
 
     /// Decides the call in a batch or, if it has an idempotency key, in a transaction of its own.
-    async fn ask(&self, call: Resolved) -> Result<(Resolved, Answer), Error> {
-        let Some(key) = call.idempotency_key.clone() else { return self.combiner.ask(call).await };
+    async fn dispatch(&self, call: Resolved) -> Result<(Resolved, Answer), Error> {
+        let Some(key) = call.idempotency_key.clone() else { return self.combiner.submit(call).await };
         let once = DecideOnce { call: &call, key, keep: self.transaction_limiter().keep_answers() };
         let once = Box::pin(self.own_transaction(once)).await?; // See `own_transaction`. Most calls have no such key.
         Ok((call, once.answer()?))
     }
 
-    /// For calls that give tokens back. Forgets the denials remembered for these keys, even if the outcome of the call
+    /// For calls that give tokens back. Discards the denials remembered for these keys, even if the outcome of the call
     /// is unknown.
-    pub(super) async fn ask_and_forget(&self, call: Resolved) -> Result<(Resolved, Answer), Error> {
+    pub(super) async fn dispatch_and_discard_denials(&self, call: Resolved) -> Result<(Resolved, Answer), Error> {
         if self.denials.is_none() {
-            return self.ask(call).await;
+            return self.dispatch(call).await;
         }
         let kept = call.clone();
-        let result = self.ask(call).await;
-        self.forget_denials(&kept);
+        let result = self.dispatch(call).await;
+        self.discard_denials(&kept);
         result
     }
 
-    /// Forgets all remembered denials.
-    pub(crate) fn forget_all_denials(&self) {
+    /// Discards all remembered denials.
+    pub(crate) fn discard_all_denials(&self) {
         if let Some(denials) = &self.denials {
             denials.clear(self.clock.now());
         }
     }
 
-    /// Forgets the denials remembered for the keys of this call.
-    pub(super) fn forget_denials(&self, call: &Resolved) {
+    /// Discards the denials remembered for the keys of this call.
+    pub(super) fn discard_denials(&self, call: &Resolved) {
         if let Some(denials) = &self.denials {
-            denials.forget(call, self.clock.now());
+            denials.discard(call, self.clock.now());
         }
     }
 
     /// Gives tokens back, up to the capacity, and returns the balances after that. They may include tokens that other calls give
     /// back at the same moment. If calls wait at the same time, credits are decided first. A sliding window subtracts the tokens
     /// from its newest counts, down to 0. A bucket without a row is full and stays without one.
-    ///
-    /// # Errors
-    /// See [`Limiter`].
-    ///
-    /// # Cancel safety
-    /// Safe. Until the batch is sent, nothing happens; after that, the tokens may have been given back.
-    ///
-    /// # In a transaction
-    /// Runs in the limiter's own transaction: its effect stays even if the caller's transaction rolls back. To make it
-    /// part of the caller's transaction, use [`within`](Self::within).
     pub async fn credit(&self, call: impl Into<Call> + Send) -> Result<Balances, Error> {
         let call = call.into();
         let span = CallSpan::own("credit", &call);
         let running = async {
             let call = self.resolve(Op::Credit, call)?;
-            let (call, answer) = self.ask_and_forget(call).await?;
+            let (call, answer) = self.dispatch_and_discard_denials(call).await?;
             Ok(answer.balances(&call))
         };
         span.watch(running).await
@@ -436,22 +382,12 @@ impl Limiter {
 
     /// Takes the tokens whatever the balance, and returns the balances after that. Use it for consumption that is known
     /// only afterwards.
-    ///
-    /// # Errors
-    /// See [`Limiter`].
-    ///
-    /// # Cancel safety
-    /// Safe. Until the batch is sent, nothing is taken; after that, count the tokens as spent.
-    ///
-    /// # In a transaction
-    /// Runs in the limiter's own transaction: its effect stays even if the caller's transaction rolls back. To make it
-    /// part of the caller's transaction, use [`within`](Self::within).
     pub async fn charge(&self, call: impl Into<Call> + Send) -> Result<Balances, Error> {
         let call = call.into();
         let span = CallSpan::own("charge", &call);
         let running = async {
             let call = self.resolve(Op::Charge, call)?;
-            let (call, answer) = self.ask(call).await?;
+            let (call, answer) = self.dispatch(call).await?;
             Ok(answer.balances(&call))
         };
         span.watch(running).await
@@ -481,13 +417,6 @@ impl Limiter {
     ///
     /// # Errors
     /// See [`Limiter`]. Also returns [`Error::Invalid`] if `used` is negative or not finite.
-    ///
-    /// # Cancel safety
-    /// Safe. Until the batch is sent, nothing happens; after that, the estimate may have been corrected.
-    ///
-    /// # In a transaction
-    /// Runs in the limiter's own transaction: its effect stays even if the caller's transaction rolls back. To make it
-    /// part of the caller's transaction, use [`within`](Self::within).
     pub async fn settle(
         &self,
         estimate: impl Into<Item> + Send,
@@ -499,8 +428,8 @@ impl Limiter {
         let running = async {
             let call = self.resolve(op, call)?;
             let (call, answer) = match op {
-                Op::Credit => self.ask_and_forget(call).await?,
-                _ => self.ask(call).await?,
+                Op::Credit => self.dispatch_and_discard_denials(call).await?,
+                _ => self.dispatch(call).await?,
             };
             Ok(answer.balances(&call))
         };

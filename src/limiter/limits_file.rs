@@ -119,8 +119,8 @@ fn read(path: &Path) -> Result<String, LimitsFileError> {
     std::fs::read_to_string(path).map_err(|error| wrong(error.to_string()))
 }
 
-/// A limits file that a limiter follows, from [`Limiter::watch_limits_file`], or the stored limits, from
-/// [`Limiter::follow_stored_limits`]. It stops when this is dropped; the limits stay.
+/// Keeps a limiter's limits up to date with a limits file ([`Limiter::watch_limits_file`]) or with the stored limits
+/// ([`Limiter::follow_stored_limits`]), until it is dropped. The limiter then keeps the limits that it has.
 #[derive(Debug)]
 #[must_use = "the limiter stops following the limits when this is dropped"]
 pub struct LimitsWatch {
@@ -210,7 +210,7 @@ impl Limiter {
         let following = Arc::clone(&follower);
         let task = runtime.spawn(async move {
             // Behind a pooler, other clients would share the session that listens.
-            let listen = following.source.is_stored() && following.limiter.names().are_given();
+            let listen = following.source.is_stored() && following.limiter.named_statements().are_on();
             let changes = Notifications::new(following.limiter.pool(), CHANNEL, None, listen);
             let mut is_forced = false;
             loop {

@@ -39,7 +39,7 @@ impl Statement for Step {
     /// Each row is locked before it is deleted. A SERIALIZABLE scan would make callers' transactions fail.
     const ISOLATION: Option<Isolation> = Some(Isolation::ReadCommitted);
 
-    async fn run(&self, connection: &mut PgConnection, statements: &Statements) -> Result<PruneStep, sqlx::Error> {
+    async fn execute(&self, connection: &mut PgConnection, statements: &Statements) -> Result<PruneStep, sqlx::Error> {
         prune(connection, statements, self.rows, self.after.as_ref()).await
     }
 }
@@ -53,7 +53,7 @@ impl Statement for Answers {
 
     const ISOLATION: Option<Isolation> = Some(Isolation::ReadCommitted);
 
-    async fn run(&self, connection: &mut PgConnection, statements: &Statements) -> Result<u64, sqlx::Error> {
+    async fn execute(&self, connection: &mut PgConnection, statements: &Statements) -> Result<u64, sqlx::Error> {
         prune_answers(connection, statements, self.rows).await
     }
 }

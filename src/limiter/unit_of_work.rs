@@ -121,7 +121,8 @@ impl Limiter {
         let mut connection = connected.map_err(Failure::at(Phase::Connect)).map_err(Stop::Failed)?;
         let engine = before(attempts.deadline(), self.combiner.transactor.engine(&mut connection)).await;
         engine.map_err(Failure::at(Phase::Begin)).map_err(Stop::Failed)?;
-        let result = run(&mut connection, attempts.deadline(), self.combiner.transactor.retry.deadline, work).await;
+        let result =
+            commit_work(&mut connection, attempts.deadline(), self.combiner.transactor.retry.deadline, work).await;
         if let Err(Stop::Refused(error)) = result {
             let mut read_only = false;
             if read_only_in_chain(&error) {
@@ -157,9 +158,9 @@ enum Stop<E> {
     Failed(Failure),
 }
 
-/// Runs one attempt. `deadline` limits BEGIN. COMMIT and ROLLBACK have time limits of their own, however long the work
-/// took.
-async fn run<T, E>(
+/// Runs the work in a transaction, and commits it, or rolls it back if the work fails. `deadline` limits BEGIN. COMMIT and
+/// ROLLBACK have time limits of their own, however long the work took.
+async fn commit_work<T, E>(
     connection: &mut PgConnection,
     deadline: Instant,
     to_end: Duration,

@@ -102,9 +102,9 @@ impl Limiter {
             attempts += 1;
             span.attempts(attempts);
             if waiter.check_possible(left).is_err() {
-                return waiter.ask_when(left).await; // Fewer tokens arrive in the time left than when it began to wait.
+                return waiter.deny_with_time(left).await; // Fewer tokens arrive in the time left than when it began to wait.
             }
-            let again = match waiter.ask(left).await? {
+            let again = match waiter.attempt(left).await? {
                 Attempted::Ready { decision, wait, ready_at } => {
                     place = None; // A call that has reserved must not hold up the line.
                     let jitter = waiter.jitter_of_reserved(wait, until(deadline));
@@ -230,16 +230,16 @@ impl<'l> Waiter<'l> {
         }
         let places = (0..items.len()).collect();
         let call = Resolved { op: Op::Check, reserve: false, items, places, ..self.call.clone() };
-        let (call, answer) = self.limiter.combiner.ask(call).await?;
+        let (call, answer) = self.limiter.combiner.submit(call).await?;
         Ok(answer.decision(&call).is_denied())
     }
 
     /// Returns a denial by the limits that cannot serve the call by then, with the time until the tokens would be
     /// available.
-    async fn ask_when(&self, left: Duration) -> Result<Decision, Error> {
+    async fn deny_with_time(&self, left: Duration) -> Result<Decision, Error> {
         let late = self.within(left);
         let call = Resolved { op: Op::Check, ..self.call.clone() };
-        let (call, answer) = self.limiter.combiner.ask(call).await?;
+        let (call, answer) = self.limiter.combiner.submit(call).await?;
         let mut decision = answer.decision(&call);
         for (place, state) in call.places.iter().zip(&mut decision.limits) {
             state.denied |= late.items[*place].check_possible(call.reserve).is_err();
@@ -248,9 +248,10 @@ impl<'l> Waiter<'l> {
         Ok(denied(decision, wait))
     }
 
-    async fn ask(&self, left: Duration) -> Result<Attempted, Error> {
+    /// Makes one call that may reserve within the time left.
+    async fn attempt(&self, left: Duration) -> Result<Attempted, Error> {
         let clock = self.limiter.clock().pinned();
-        let (call, answer) = self.limiter.combiner.ask(self.within(left)).await?;
+        let (call, answer) = self.limiter.combiner.submit(self.within(left)).await?;
         let answered = clock.now();
         let decision = answer.decision(&call);
         let after = match decision.outcome {

@@ -6,10 +6,9 @@ use crate::error::Engine;
 use crate::migrate::Part;
 use crate::migrate::error::few_of;
 use crate::migrate::functions::{Function, functions};
-use crate::migrate::installed::{HISTORY, Installed, OBJECTS, Problem, Record};
+use crate::migrate::installed::{HISTORY, Installed, Misowned, OBJECTS, Problem, Record};
 use crate::migrate::migrations::{Migration, migrations};
 use crate::migrate::names;
-use crate::migrate::owners::Misowned;
 use crate::migrate::tables::tables;
 use crate::sql::{SCHEMA_VERSION, Schema};
 
@@ -167,21 +166,23 @@ impl Plan {
         }
         let a_newer_release = installed.has_newer_functions();
         for function in functions(schema, plan.parts) {
-            match State::of(&function, installed, engine) {
-                State::Newer | State::NewerChanged => continue,
-                State::Current if installed.records.get(function.signature).is_some_and(Record::is_newer) => continue,
+            match Comparison::of(&function, installed, engine) {
+                Comparison::Newer | Comparison::NewerChanged => continue,
+                Comparison::Current if installed.records.get(function.signature).is_some_and(Record::is_newer) => {
+                    continue;
+                }
                 // A newer release may have dropped it.
-                State::Missing if a_newer_release => continue,
-                State::TestClock => {
+                Comparison::Missing if a_newer_release => continue,
+                Comparison::TestClock => {
                     plan.test_clock = true;
                     plan.functions.push(function.clone());
                 }
-                State::Missing | State::Outdated => plan.functions.push(function.clone()),
-                State::Changed => {
+                Comparison::Missing | Comparison::Outdated => plan.functions.push(function.clone()),
+                Comparison::Changed => {
                     plan.changed.push(function.signature);
                     plan.functions.push(function.clone());
                 }
-                State::Current => {}
+                Comparison::Current => {}
             }
             plan.recorded.push(function);
         }
@@ -193,7 +194,7 @@ impl Plan {
     }
 }
 
-enum State {
+enum Comparison {
     Current,
     Missing,
     Outdated,
@@ -203,7 +204,7 @@ enum State {
     NewerChanged,
 }
 
-impl State {
+impl Comparison {
     fn of(function: &Function, installed: &Installed, engine: Engine) -> Self {
         let Some(found) = installed.definition("function", function.signature) else { return Self::Missing };
         if found == function.sha256 || (engine.is_distributed() && BY_ENGINE.contains(&function.signature)) {
@@ -256,15 +257,15 @@ pub(super) fn drift(installed: &Installed, schema: &Schema, engine: Engine, with
     let a_newer_release = installed.has_newer_functions();
     for function in functions(schema, parts) {
         let signature = function.signature;
-        match State::of(&function, installed, engine) {
-            State::Current | State::Newer => {}
-            State::Missing if a_newer_release => {}
+        match Comparison::of(&function, installed, engine) {
+            Comparison::Current | Comparison::Newer => {}
+            Comparison::Missing if a_newer_release => {}
             // If a part is not installed, its missing migrations are reported instead.
-            State::Missing | State::Outdated if absent.contains(&function.part) => {}
-            State::Missing => found.push(Drift::FunctionMissing { signature }),
-            State::Outdated => found.push(Drift::FunctionOutdated { signature }),
-            State::TestClock => found.push(Drift::TestClock),
-            State::Changed | State::NewerChanged => found.push(Drift::FunctionChanged { signature }),
+            Comparison::Missing | Comparison::Outdated if absent.contains(&function.part) => {}
+            Comparison::Missing => found.push(Drift::FunctionMissing { signature }),
+            Comparison::Outdated => found.push(Drift::FunctionOutdated { signature }),
+            Comparison::TestClock => found.push(Drift::TestClock),
+            Comparison::Changed | Comparison::NewerChanged => found.push(Drift::FunctionChanged { signature }),
         }
     }
     if !is_newer {

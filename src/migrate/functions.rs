@@ -119,6 +119,7 @@ const QUEUE: &[(&str, &str)] = sources![
     "queue/decide_started"
     "queue/enqueue"
     "queue/enqueue_jobs"
+    "queue/existing_jobs"
     "queue/forget_jobs"
     "queue/in_line"
     "queue/job_again"
@@ -130,14 +131,20 @@ const QUEUE: &[(&str, &str)] = sources![
     "queue/jobs_discard"
     "queue/jobs_lapsed"
     "queue/jobs_prune"
+    "queue/last_time"
     "queue/lock_due"
     "queue/lock_slots"
+    "queue/lowest_due"
     "queue/pay_ahead"
+    "queue/pick_jobs"
     "queue/plan_claim"
     "queue/prepare_claim"
     "queue/queue_gauges"
+    "queue/ready_lines"
     "queue/repay_jobs"
+    "queue/reserve_again"
     "queue/resume"
+    "queue/retime_jobs"
     "queue/ring"
     "queue/start_jobs"
     "queue/stop_groups"
@@ -156,14 +163,14 @@ const CREATE: &str = "CREATE OR REPLACE FUNCTION rate_limit.";
 
 /// When a function is installed.
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum Place {
-    In(Part),
+enum Condition {
+    Part(Part),
     WithoutQueue,
 }
 
 /// A function in `sql/`.
 struct Source {
-    place: Place,
+    condition: Condition,
     locked: Locked,
     sql: &'static str,
 }
@@ -196,12 +203,16 @@ impl Locked {
 }
 
 static SOURCES: LazyLock<Vec<Source>> = LazyLock::new(|| {
-    let places = [(Place::In(Part::Core), CORE), (Place::In(Part::Queue), QUEUE), (Place::WithoutQueue, WITHOUT_QUEUE)];
+    let sources_of = [
+        (Condition::Part(Part::Core), CORE),
+        (Condition::Part(Part::Queue), QUEUE),
+        (Condition::WithoutQueue, WITHOUT_QUEUE),
+    ];
     let mut sources = Vec::new();
-    for (place, files) in places {
+    for (condition, files) in sources_of {
         for &(file, text) in files {
             for (name, sql) in split(text) {
-                sources.push(Source { place, locked: Locked::of(file, name), sql });
+                sources.push(Source { condition, locked: Locked::of(file, name), sql });
             }
         }
     }
@@ -255,23 +266,23 @@ fn split(text: &'static str) -> Vec<(&'static str, &'static str)> {
 /// }
 /// ```
 pub fn functions(schema: &Schema, parts: &[Part]) -> Vec<Function> {
-    let part_of = |place| match place {
-        Place::In(part) => parts.contains(&part).then_some(part),
-        Place::WithoutQueue => (parts.contains(&Part::Core) && !parts.contains(&Part::Queue)).then_some(Part::Core),
+    let part_of = |condition| match condition {
+        Condition::Part(part) => parts.contains(&part).then_some(part),
+        Condition::WithoutQueue => (parts.contains(&Part::Core) && !parts.contains(&Part::Queue)).then_some(Part::Core),
     };
     let function = |source: &Source| {
         let Locked { sha256, signature, .. } = source.locked;
         let sql = schema.render(&format!("{}\n{}", source.sql, comment(source.locked.name(), source.sql)));
-        part_of(source.place).map(|part| Function { signature, part, sha256, sql })
+        part_of(source.condition).map(|part| Function { signature, part, sha256, sql })
     };
     SOURCES.iter().filter_map(function).collect()
 }
 
 /// The names of the functions of these parts, with those that replace functions of the queue.
 pub(super) fn names(parts: &[Part]) -> impl Iterator<Item = &'static str> {
-    let is_named = |source: &&Source| match source.place {
-        Place::In(part) => parts.contains(&part),
-        Place::WithoutQueue => parts.contains(&Part::Core),
+    let is_named = |source: &&Source| match source.condition {
+        Condition::Part(part) => parts.contains(&part),
+        Condition::WithoutQueue => parts.contains(&Part::Core),
     };
     SOURCES.iter().filter(is_named).map(|source| source.locked.name())
 }

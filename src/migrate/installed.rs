@@ -1,23 +1,14 @@
-//! Reads the objects that are installed in a schema.
+//! The objects that are installed in a schema.
 
 use std::collections::BTreeMap;
 
 use serde::Deserialize;
-use sqlx::{AssertSqlSafe, PgConnection, Row};
 
 use crate::migrate::Part;
 use crate::migrate::migrations::{Migration, migrations};
-use crate::migrate::names::install;
-use crate::migrate::owners::{Misowned, misowned};
 use crate::migrate::tables::tables;
 use crate::sql::Schema;
 
-const INSTALLED: &str = include_str!("../../sql/install/installed.sql");
-const UNTRUSTED: &str = include_str!("../../sql/install/untrusted.sql");
-/// Replaces `current_user` in a check that migrates nothing: the owner of the table.
-const OWNER: &str = "coalesce((SELECT pg_catalog.pg_get_userbyid(c.relowner) FROM pg_catalog.pg_class AS c \
-                     WHERE c.relname = 'rate_limits' AND c.relnamespace \
-                       = pg_catalog.to_regnamespace(pg_catalog.rtrim($schema$rate_limit.$schema$, '.'))), current_user)";
 pub(super) const HISTORY: &str = "migrations";
 pub(super) const OBJECTS: &str = "objects";
 const JOBS: &str = "jobs";
@@ -35,7 +26,7 @@ pub(super) struct Applied {
 /// The record of an object.
 #[derive(Clone, Debug, Deserialize)]
 pub(super) struct Record {
-    object: String,
+    pub(super) object: String,
     /// The hash of a function of the limiter. `None` for other objects.
     pub(super) sha256: Option<String>,
     crate_version: Option<String>,
@@ -71,39 +62,6 @@ pub(super) struct Installed {
 }
 
 impl Installed {
-    /// Reads with simple queries: a pooler may send the two halves of a prepared one to different connections.
-    pub(super) async fn read(conn: &mut PgConnection, schema: &Schema) -> Result<Self, sqlx::Error> {
-        let mut installed = Self::default();
-        for row in sqlx::raw_sql(AssertSqlSafe(install(schema, INSTALLED, Part::ALL))).fetch_all(&mut *conn).await? {
-            let (what, which, definition): (String, String, String) =
-                (row.try_get(0)?, row.try_get(1)?, row.try_get(2)?);
-            match what.as_str() {
-                "grant" => installed.grants.push((which, definition)),
-                _ => _ = installed.definitions.insert((what, which), definition),
-            }
-        }
-        installed.has_schema = installed.schema_owner().is_some();
-        if !installed.is_readable() {
-            installed.misowned = misowned(conn, schema, &installed).await?;
-            return Ok(installed);
-        }
-        if installed.is_plain_table(HISTORY) {
-            installed.applied = rows(conn, schema, HISTORY).await?;
-            installed.applied.retain(|applied| applied.version > 0); // Row 0 serves as a lock: see `stepwise`.
-        }
-        if installed.is_plain_table(OBJECTS) {
-            let records: Vec<Record> = rows(conn, schema, OBJECTS).await?;
-            installed.records = records.into_iter().map(|record| (record.object.clone(), record)).collect();
-        }
-        let parts: &[Part] = if installed.has_queue(schema) { Part::ALL } else { &[Part::Core] };
-        if !installed.applied.is_empty() {
-            installed.misowned = misowned(&mut *conn, schema, &installed).await?;
-        }
-        let sql = install(schema, &UNTRUSTED.replace("current_user", OWNER), parts);
-        installed.untrusted = problems(conn, sql).await?;
-        Ok(installed)
-    }
-
     pub(super) fn definition(&self, what: &str, which: &str) -> Option<&str> {
         self.definitions.get(&(what.to_owned(), which.to_owned())).map(String::as_str)
     }
@@ -140,7 +98,7 @@ impl Installed {
     }
 
     /// Whether the relation is a plain table, so that reading it runs no code of its owner, with the limiter's columns.
-    fn is_plain_table(&self, name: &str) -> bool {
+    pub(super) fn is_plain_table(&self, name: &str) -> bool {
         let is_plain = |definition: &str| definition.starts_with("table") && !definition.contains("ROW");
         let mut columns = tables(Part::ALL).filter(|line| line.what == "column" && line.table() == name);
         self.definition("table", name).is_some_and(is_plain)
@@ -172,41 +130,20 @@ impl Installed {
     }
 }
 
+/// Objects that belong to a wrong role.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Misowned {
+    pub(super) problem: String,
+    /// They give the objects to the right role.
+    pub(super) statements: Vec<String>,
+}
+
 /// A reason why the schema is not safe.
 #[derive(Clone, Debug)]
 pub(super) struct Problem {
     pub(super) text: String,
     /// An object has another owner.
     pub(super) is_of_owner: bool,
-}
-
-/// Why the schema is not safe to migrate for the current role, with these parts.
-pub(super) async fn untrusted(
-    conn: &mut PgConnection,
-    schema: &Schema,
-    parts: &[Part],
-) -> Result<Vec<Problem>, sqlx::Error> {
-    problems(conn, install(schema, UNTRUSTED, parts)).await
-}
-
-async fn problems(conn: &mut PgConnection, sql: String) -> Result<Vec<Problem>, sqlx::Error> {
-    let rows = sqlx::raw_sql(AssertSqlSafe(sql)).fetch_all(conn).await?;
-    rows.iter().map(|row| Ok(Problem { text: row.try_get(0)?, is_of_owner: row.try_get(1)? })).collect()
-}
-
-/// The rows of a table, read as JSON, because the table of a newer release may have more columns.
-async fn rows<T: for<'de> Deserialize<'de>>(
-    conn: &mut PgConnection,
-    schema: &Schema,
-    table: &str,
-) -> Result<Vec<T>, sqlx::Error> {
-    let sql = format!("SELECT pg_catalog.to_jsonb(t)::text FROM {}.{table} AS t", schema.quoted());
-    let rows = sqlx::raw_sql(AssertSqlSafe(sql)).fetch_all(conn).await?;
-    let parse = |row: &sqlx::postgres::PgRow| {
-        let json: String = row.try_get(0)?;
-        serde_json::from_str(&json).map_err(|error| sqlx::Error::Decode(error.into()))
-    };
-    rows.iter().map(parse).collect()
 }
 
 #[cfg(test)]

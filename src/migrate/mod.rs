@@ -24,12 +24,14 @@
 
 mod drift;
 mod error;
+mod failure;
 mod functions;
 mod installed;
 mod migrations;
 mod names;
 mod owners;
 mod part;
+mod read;
 mod roles;
 mod runner;
 mod script;
@@ -37,6 +39,7 @@ mod statements;
 mod stepwise;
 mod tables;
 mod uninstall;
+mod unnamed;
 mod uses;
 
 pub use drift::Drift;

@@ -4,17 +4,9 @@ use sqlx::{AssertSqlSafe, PgConnection};
 
 use crate::migrate::Part;
 use crate::migrate::functions::signatures;
-use crate::migrate::installed::Installed;
+use crate::migrate::installed::{Installed, Misowned};
 use crate::migrate::tables::tables;
 use crate::sql::Schema;
-
-/// Objects that belong to a wrong role.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct Misowned {
-    pub(super) problem: String,
-    /// They give the objects to the right role.
-    pub(super) statements: Vec<String>,
-}
 
 struct Object {
     /// As in ALTER.

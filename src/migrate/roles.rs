@@ -2,7 +2,8 @@
 
 use sqlx::{AssertSqlSafe, PgConnection, Row};
 
-use crate::migrate::runner::{Failure, once};
+use crate::migrate::failure::Failure;
+use crate::migrate::unnamed::unnamed;
 use crate::sql::Schema;
 
 const OWNER: &str = include_str!("../../sql/install/owner.sql");
@@ -28,7 +29,7 @@ pub(super) async fn become_owner(
 }
 
 pub(super) async fn set_role(conn: &mut PgConnection, role: &str, until: Until) -> Result<(), sqlx::Error> {
-    let set = once("SELECT pg_catalog.set_config('role', $1, $2)");
+    let set = unnamed("SELECT pg_catalog.set_config('role', $1, $2)");
     set.query().bind(role).bind(until == Until::Commit).execute(conn).await.map(|_| ())
 }
 

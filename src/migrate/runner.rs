@@ -1,19 +1,21 @@
-use std::sync::Arc;
 use std::time::Duration;
 
-use sqlx::{AssertSqlSafe, Connection, PgConnection, PgPool, Row};
+use sqlx::{Connection, PgConnection, PgPool, Row};
 
-use crate::error::{Engine, MigrationCause, classify_migration, without_keys};
+use crate::error::{Engine, MigrationCause, without_keys};
 use crate::migrate::drift::{Plan, drift, occupied};
+use crate::migrate::failure::Failure;
 use crate::migrate::functions::functions;
-use crate::migrate::installed::{Installed, Problem, untrusted};
+use crate::migrate::installed::{Installed, Misowned, Problem};
 use crate::migrate::names::install;
-use crate::migrate::owners::{Misowned, only_owner};
+use crate::migrate::owners::only_owner;
+use crate::migrate::read::untrusted;
 use crate::migrate::roles::{Until, become_owner, lacking, set_role};
 use crate::migrate::script::{CLAIM, CREATE_RECORDS, record_functions, record_migration};
+use crate::migrate::unnamed::{execute, unnamed};
 use crate::migrate::{Drift, MigrateError};
 use crate::retry::{Attempts, RetryPolicy};
-use crate::sql::{Names, SCHEMA_VERSION, Schema, Sql, detect};
+use crate::sql::{SCHEMA_VERSION, Schema, detect};
 
 /// The key of the transaction's advisory lock: "pglimit" in ASCII.
 pub(crate) const LOCK_KEY: i64 = 0x0070_676c_696d_6974;
@@ -83,7 +85,7 @@ pub struct MigrateReport {
     pub changed_by_hand: Vec<&'static str>,
 }
 
-/// Brings a schema up to date.
+/// Creates the limiter's tables and functions in a schema, or brings them up to date.
 ///
 /// ```no_run
 /// # async fn f(pool: sqlx::PgPool) -> Result<(), Box<dyn std::error::Error>> {
@@ -305,7 +307,7 @@ impl Migrator {
     async fn apply(&self, conn: &mut PgConnection, locking: bool) -> Result<MigrateReport, Failure> {
         let before = exchange(conn, SETTINGS.map(|(_, value)| value)).await?;
         if locking {
-            once("SELECT pg_catalog.pg_advisory_xact_lock($1)").query().bind(LOCK_KEY).execute(&mut *conn).await?;
+            unnamed("SELECT pg_catalog.pg_advisory_xact_lock($1)").query().bind(LOCK_KEY).execute(&mut *conn).await?;
         }
         let role = become_owner(conn, &self.schema, Until::Commit).await?;
         let report = self.bring_up_to_date(conn).await?;
@@ -470,36 +472,6 @@ impl Migrator {
     }
 }
 
-pub(super) enum Failure {
-    TooNew(i32),
-    Occupied(String),
-    Misowned(Misowned),
-    NotOwner(String),
-    Lacking { role: String, privilege: String, what: String, granted_by: String },
-    Untrusted(Vec<String>),
-    Driver(sqlx::Error),
-}
-
-impl Failure {
-    fn cause(&self) -> MigrationCause {
-        match self {
-            Self::Driver(error) => classify_migration(error),
-            Self::TooNew(_)
-            | Self::Occupied(_)
-            | Self::Misowned(_)
-            | Self::NotOwner(_)
-            | Self::Lacking { .. }
-            | Self::Untrusted(_) => MigrationCause::Refused,
-        }
-    }
-}
-
-impl From<sqlx::Error> for Failure {
-    fn from(error: sqlx::Error) -> Self {
-        Self::Driver(error)
-    }
-}
-
 pub(super) fn report(installed: &Installed, plan: &Plan, applied: Vec<&'static str>) -> MigrateReport {
     let planned = plan.migrations.iter().map(|migration| migration.version).max().unwrap_or_default();
     let version = planned.max(installed.version());
@@ -507,20 +479,21 @@ pub(super) fn report(installed: &Installed, plan: &Plan, applied: Vec<&'static s
     MigrateReport { version, applied, functions, changed_by_hand: plan.changed.clone() }
 }
 
-/// Runs the statement and returns the number of affected rows.
-pub(super) async fn execute(conn: &mut PgConnection, sql: String) -> Result<u64, sqlx::Error> {
-    sqlx::raw_sql(AssertSqlSafe(sql)).execute(conn).await.map(|done| done.rows_affected())
-}
-
 /// Sets the parameters of [`SETTINGS`] to these values until the end of the transaction. Returns the previous values.
 async fn exchange(conn: &mut PgConnection, values: [&str; 3]) -> Result<[String; 3], sqlx::Error> {
     let [first, second, third] = SETTINGS.map(|(name, _)| name);
-    let current =
-        once("SELECT pg_catalog.current_setting($1), pg_catalog.current_setting($2), pg_catalog.current_setting($3)");
+    let current = unnamed(
+        "SELECT pg_catalog.current_setting($1), pg_catalog.current_setting($2), pg_catalog.current_setting($3)",
+    );
     let row = current.query().bind(first).bind(second).bind(third).fetch_one(&mut *conn).await?;
     let before = [row.try_get(0)?, row.try_get(1)?, row.try_get(2)?];
     for ((name, _), value) in SETTINGS.iter().zip(values) {
-        once("SELECT pg_catalog.set_config($1, $2, true)").query().bind(name).bind(value).execute(&mut *conn).await?;
+        unnamed("SELECT pg_catalog.set_config($1, $2, true)")
+            .query()
+            .bind(name)
+            .bind(value)
+            .execute(&mut *conn)
+            .await?;
     }
     Ok(before)
 }
@@ -541,9 +514,4 @@ async fn has_advisory_locks(conn: &mut PgConnection) -> Result<bool, sqlx::Error
     .fetch_one(conn)
     .await?
     .try_get(0)
-}
-
-/// An unnamed statement, which is sent once. A named one would stay in the session and could collide in shared sessions.
-pub(super) fn once(text: impl Into<Arc<str>>) -> Sql {
-    Sql::new(text, &Names::new(false))
 }

@@ -5,14 +5,16 @@ use std::time::Duration;
 use sqlx::{Connection, PgConnection, PgPool};
 
 use crate::error::{MigrationCause, classify_migration};
-use crate::migrate::installed::untrusted;
+use crate::migrate::failure::Failure;
+use crate::migrate::read::untrusted;
 use crate::migrate::roles::{Until, become_owner};
-use crate::migrate::runner::{Failure, execute, once, report};
+use crate::migrate::runner::report;
 use crate::migrate::script::record_migration;
 use crate::migrate::statements::statements;
+use crate::migrate::unnamed::{execute, unnamed};
 use crate::migrate::{MigrateReport, Migrator};
 use crate::retry::{Attempts, RetryPolicy};
-use crate::transact::own_options;
+use crate::sql::own_options;
 
 impl Migrator {
     /// Runs statement by statement, and writes the row of a version last. Each statement can be repeated, so the next run
@@ -49,7 +51,7 @@ impl Migrator {
         execute(conn, zero).await?;
         let mut lock = holder.begin_with("BEGIN ISOLATION LEVEL READ COMMITTED").await?;
         let row = format!("SELECT version FROM {history} WHERE version = 0 FOR UPDATE");
-        once(row).query().execute(&mut *lock).await?;
+        unnamed(row).query().execute(&mut *lock).await?;
         // The previous migrator may have finished the work.
         let (installed, plan) = self.plan(conn).await?;
         let mut applied = Vec::new();

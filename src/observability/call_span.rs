@@ -5,10 +5,9 @@ use std::time::Duration;
 
 use tracing::{Instrument, Span, debug_span, field};
 
-use crate::call::{Balances, Call, Decision};
+use crate::call::{Balances, Call, Decision, Forgotten};
 use crate::error::Error;
 use crate::observability::{TARGET, count};
-use crate::sql::Forgotten;
 
 /// The transaction that a call runs in: the limiter's own, or the caller's.
 const OWN: &str = "own";
@@ -70,9 +69,9 @@ impl Answered for Duration {}
 impl Answered for Option<Duration> {}
 
 /// The names of the limits, separated by commas.
-struct Names<'a>(&'a Call);
+struct LimitNames<'a>(&'a Call);
 
-impl fmt::Display for Names<'_> {
+impl fmt::Display for LimitNames<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         for (nth, item) in self.0.items.iter().enumerate() {
             let comma = if nth == 0 { "" } else { "," };
@@ -103,12 +102,12 @@ macro_rules! call_span {
 impl CallSpan {
     /// Starts a call in the limiter's own transaction.
     pub(crate) fn own(op: &'static str, call: &Call) -> Self {
-        Self::new(op, OWN, call_span!(op, OWN, Names(call)))
+        Self::new(op, OWN, call_span!(op, OWN, LimitNames(call)))
     }
 
     /// Starts a call in the caller's transaction.
     pub(crate) fn callers(op: &'static str, call: &Call) -> Self {
-        Self::new(op, CALLERS, call_span!(op, CALLERS, Names(call)))
+        Self::new(op, CALLERS, call_span!(op, CALLERS, LimitNames(call)))
     }
 
     /// Starts an operation on all keys of a limit or, without a name, of all limits.

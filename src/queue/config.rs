@@ -44,8 +44,9 @@ pub struct WorkerConfig {
     /// three times in this time, so a job may run for longer.
     pub lease: Duration,
     /// The longest time for which an idle worker sleeps before it looks for jobs again. At least 1 ms. With
-    /// [`listen`](Self::listen), new jobs that are due earlier wake it, unless the server's queue of notifications is half full or
-    /// `pg_limiter.notify` is off: then they wait for up to this time.
+    /// [`listen`](Self::listen), new jobs that are due earlier wake it. They wait for up to this time if the server's queue of
+    /// notifications is half full, if `pg_limiter.notify` is off, or if no worker slept when they were enqueued, but all do
+    /// when their transaction commits.
     pub poll: Duration,
     /// Whether to LISTEN for new jobs, on one more connection, outside the pool. If LISTEN does not work (YugabyteDB, a pooler
     /// in transaction mode), the worker detects that and goes without it: new jobs that are due at once then wait for up to

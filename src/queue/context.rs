@@ -20,7 +20,7 @@ type Running<'c, T> = Pin<Box<dyn Future<Output = Result<T, sqlx::Error>> + Send
 struct OwnTransaction<'a, A, T, const ONLY_READS: bool> {
     statements: &'a QueueStatements,
     arguments: A,
-    run: for<'c> fn(&'c mut PgConnection, &'c QueueStatements, &'c A) -> Running<'c, T>,
+    call: for<'c> fn(&'c mut PgConnection, &'c QueueStatements, &'c A) -> Running<'c, T>,
 }
 
 impl<A: Sync, T: Send, const ONLY_READS: bool> Statement for OwnTransaction<'_, A, T, ONLY_READS> {
@@ -31,8 +31,8 @@ impl<A: Sync, T: Send, const ONLY_READS: bool> Statement for OwnTransaction<'_, 
     /// This level is enough: each statement locks the rows that it decides on, and does not read a missing row twice.
     const ISOLATION: Option<Isolation> = Some(Isolation::ReadCommitted);
 
-    async fn run(&self, connection: &mut PgConnection, _: &Statements) -> Result<T, sqlx::Error> {
-        (self.run)(connection, self.statements, &self.arguments).await
+    async fn execute(&self, connection: &mut PgConnection, _: &Statements) -> Result<T, sqlx::Error> {
+        (self.call)(connection, self.statements, &self.arguments).await
     }
 }
 
@@ -50,14 +50,14 @@ impl Statement for Claiming<'_> {
 
     /// Without named statements, the driver prepares in a separate round trip, which a pooler may send to another session.
     fn is_alone(&self) -> bool {
-        self.context.claims_alone.load(Ordering::Relaxed) && self.context.limiter.names().are_given()
+        self.context.claims_alone.load(Ordering::Relaxed) && self.context.limiter.named_statements().are_on()
     }
 
     fn not_alone(&self) {
         self.context.claims_alone.store(false, Ordering::Relaxed);
     }
 
-    async fn run(&self, connection: &mut PgConnection, _: &Statements) -> Result<Claimed, sqlx::Error> {
+    async fn execute(&self, connection: &mut PgConnection, _: &Statements) -> Result<Claimed, sqlx::Error> {
         claim(connection, &self.context.statements, &self.claim).await
     }
 
@@ -67,7 +67,7 @@ impl Statement for Claiming<'_> {
         begin: impl Fn() -> AssertSqlSafe<String> + Send,
         claimed: &mut Claimed,
     ) -> Result<(), sqlx::Error> {
-        if self.context.limiter.names().are_given() {
+        if self.context.limiter.named_statements().are_on() {
             match read(connection, &self.context.statements, claimed).await {
                 Err(error) if is_cancelled(&error) => {} // Jobs that are not read would wait until their leases end.
                 result => return result,
@@ -90,7 +90,7 @@ pub(super) struct QueueContext {
 
 impl QueueContext {
     pub(super) fn new(limiter: &Limiter) -> Self {
-        let statements = QueueStatements::new(limiter.schema().clone(), limiter.names());
+        let statements = QueueStatements::new(limiter.schema().clone(), limiter.named_statements());
         Self {
             limiter: limiter.clone(),
             statements: Arc::new(statements),
@@ -114,9 +114,9 @@ impl QueueContext {
     pub(super) async fn own<A: Sync + Send, T: Send>(
         &self,
         arguments: A,
-        run: for<'c> fn(&'c mut PgConnection, &'c QueueStatements, &'c A) -> Running<'c, T>,
+        call: for<'c> fn(&'c mut PgConnection, &'c QueueStatements, &'c A) -> Running<'c, T>,
     ) -> Result<T, Error> {
-        let statement = OwnTransaction::<_, _, false> { statements: &self.statements, arguments, run };
+        let statement = OwnTransaction::<_, _, false> { statements: &self.statements, arguments, call };
         self.limiter.own_transaction(statement).await
     }
 
@@ -124,9 +124,9 @@ impl QueueContext {
     pub(super) async fn look<A: Sync + Send, T: Send>(
         &self,
         arguments: A,
-        run: for<'c> fn(&'c mut PgConnection, &'c QueueStatements, &'c A) -> Running<'c, T>,
+        call: for<'c> fn(&'c mut PgConnection, &'c QueueStatements, &'c A) -> Running<'c, T>,
     ) -> Result<T, Error> {
-        let statement = OwnTransaction::<_, _, true> { statements: &self.statements, arguments, run };
+        let statement = OwnTransaction::<_, _, true> { statements: &self.statements, arguments, call };
         self.limiter.own_transaction(statement).await
     }
 }

@@ -40,7 +40,7 @@ impl<'a> Enqueueing<'a> {
         Self { queue, batch, jobs: arrays, only_estimate }
     }
 
-    pub(super) async fn run(
+    pub(super) async fn send(
         &self,
         connection: &mut PgConnection,
         statements: &QueueStatements,

@@ -6,7 +6,7 @@ use std::time::Instant;
 
 use sqlx::PgConnection;
 
-use crate::combine::{Apart, Batched, Lanes, Place, Waiting, lock_timeout, submit};
+use crate::combine::{Apart, Batched, Lanes, Route, Waiting, lock_timeout, submit};
 use crate::error::{Cause, Error};
 use crate::queue::context::QueueContext;
 use crate::queue::enqueue::Enqueueing;
@@ -57,8 +57,8 @@ impl Statement for Enqueues<'_> {
 
     const ISOLATION: Option<Isolation> = Some(Isolation::ReadCommitted);
 
-    async fn run(&self, connection: &mut PgConnection, _: &Statements) -> Result<Vec<EnqueueAnswer>, sqlx::Error> {
-        self.enqueueing.run(connection, self.statements).await
+    async fn execute(&self, connection: &mut PgConnection, _: &Statements) -> Result<Vec<EnqueueAnswer>, sqlx::Error> {
+        self.enqueueing.send(connection, self.statements).await
     }
 }
 
@@ -110,19 +110,19 @@ impl Batched for EnqueueBatcher {
     async fn send(
         &self,
         jobs: &[Enqueuer],
-        place: Place,
+        route: Route,
         _: bool,
         deadline: Instant,
     ) -> Result<Vec<Option<EnqueueAnswer>>, Failure> {
         let ready: Vec<&ReadyJob> = jobs.iter().map(|waiting| &waiting.call).collect();
         let enqueueing = Enqueueing::new(&self.queue, &ready, false);
         let statement = Enqueues { statements: &self.context.statements, enqueueing };
-        let answers = match place {
-            Place::Lane { .. } => {
+        let answers = match route {
+            Route::Lane { .. } => {
                 let bounds = Bounds { deadline, lock_timeout: lock_timeout(self.transactor()) };
                 self.transactor().over_pool(bounds, &statement).await
             }
-            Place::Beside { lock_timeout } => {
+            Route::Beside { lock_timeout } => {
                 self.context.limiter.combiner().beside(Bounds { deadline, lock_timeout }, &statement).await
             }
         };

@@ -1,7 +1,8 @@
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
-use crate::call::{Denied, Resolved};
+use crate::call::Resolved;
+use crate::error::Denied;
 use crate::error::{Error, InvalidJob};
 use crate::observability::Answered;
 use crate::queue::{JobState, time};

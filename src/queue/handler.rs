@@ -114,7 +114,7 @@ impl RunningJob {
     }
 }
 
-/// Runs jobs.
+/// Runs the jobs of a queue: your code. For a closure, use [`handler_fn`].
 ///
 /// The connection is in a READ COMMITTED transaction. It commits together with the job's completion, if the worker still has
 /// the job by then. Write through it what must happen exactly once, and do not commit it yourself.

@@ -14,8 +14,8 @@ use crate::error::{Error, database_message};
 use crate::limiter::Lease;
 use crate::observability::{JobSpan, attempt_failed, handler_begins};
 use crate::queue::context::QueueContext;
+use crate::queue::job_leases::JobLeases;
 use crate::queue::job_slots::release;
-use crate::queue::leases::Leases;
 use crate::queue::{Finish, Handler, RunningJob, WorkerConfig, time};
 use crate::sql::queue::{Again, ClaimedJob, KnownLimits, again, done};
 use crate::transact::PooledConnection;
@@ -66,9 +66,9 @@ enum Stop {
 }
 
 /// Waits until other jobs may hold the slots; without slots, forever.
-async fn lost(slots: Option<&Lease>) {
-    match slots {
-        Some(slots) => slots.lost().await,
+async fn lost(lease: Option<&Lease>) {
+    match lease {
+        Some(lease) => lease.lost().await,
         None => std::future::pending().await,
     }
 }
@@ -84,21 +84,21 @@ impl Drop for AbortOnDrop {
 
 /// Runs a job and records in the database how it ended. Then it releases the job's slots. Also returns whether a
 /// `Finish::Wait` now holds its group.
-pub(super) async fn run<H: Handler>(
+pub(super) async fn run_job<H: Handler>(
     queue: Arc<str>,
     context: QueueContext,
     config: WorkerConfig,
     handler: Arc<H>,
     job: ClaimedJob,
-    leases: Arc<Leases>,
-    slots: Option<Lease>,
+    leases: Arc<JobLeases>,
+    slot_lease: Option<Lease>,
 ) -> (Ended, bool) {
     let mut span = JobSpan::new(Arc::clone(&queue), job.id, attempt_number(job.failures));
     let (ended, holds_group) =
-        run_in(&span.span(), queue, context, config, handler, (job, slots.as_ref()), leases).await;
+        run_in(&span.span(), queue, context, config, handler, (job, slot_lease.as_ref()), leases).await;
     span.ended(ended.as_str());
-    if let Some(slots) = slots {
-        release(slots).await;
+    if let Some(lease) = slot_lease {
+        release(lease).await;
     }
     (ended, holds_group)
 }
@@ -109,15 +109,15 @@ async fn run_in<H: Handler>(
     context: QueueContext,
     config: WorkerConfig,
     handler: Arc<H>,
-    (job, slots): (ClaimedJob, Option<&Lease>),
-    leases: Arc<Leases>,
+    (job, slot_lease): (ClaimedJob, Option<&Lease>),
+    leases: Arc<JobLeases>,
 ) -> (Ended, bool) {
     let limits = KnownLimits::of(&context.limits(), job.limit_names.iter().map(String::as_str));
     // In a separate task, so that a panic ends nothing else.
     let attempt = attempt(Arc::clone(&queue), context.clone(), handler, job.clone(), limits.clone(), leases);
     let mut attempt = tokio::spawn(attempt.instrument(span.clone()));
     let _guard = AbortOnDrop(attempt.abort_handle());
-    let mut slots_lost = pin!(lost(slots));
+    let mut slots_lost = pin!(lost(slot_lease));
     let ended = poll_fn(|cx| match Pin::new(&mut attempt).poll(cx) {
         Poll::Ready(attempted) => Poll::Ready(Some(attempted)),
         Poll::Pending => slots_lost.as_mut().poll(cx).map(|()| None),
@@ -224,7 +224,7 @@ async fn attempt<H: Handler>(
     handler: Arc<H>,
     job: ClaimedJob,
     limits: KnownLimits,
-    leases: Arc<Leases>,
+    leases: Arc<JobLeases>,
 ) -> Result<(), Stop> {
     let not_begun = |error: sqlx::Error| Stop::NotBegun(database_message(&error));
     let failed = |error: sqlx::Error| Stop::Failed(database_message(&error));

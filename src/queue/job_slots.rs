@@ -30,8 +30,8 @@ impl Queue {
 }
 
 /// Releases the slots of a job that has ended.
-pub(super) async fn release(slots: Lease) {
-    match tokio::time::timeout(TO_RELEASE, slots.release()).await {
+pub(super) async fn release(lease: Lease) {
+    match tokio::time::timeout(TO_RELEASE, lease.release()).await {
         Ok(Ok(_)) | Err(_) => {}
         Ok(Err(error)) => warn!(%error, "cannot release the slots of a job; trying again in the background"),
     }

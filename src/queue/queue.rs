@@ -20,7 +20,7 @@ use crate::sql::queue::{
 /// The most jobs that one transaction deletes.
 const PRUNED_AT_ONCE: i32 = 1000;
 
-/// A rate-limited queue: see the [module](crate::queue). Cheap to clone, `Send` and `Sync`.
+/// Jobs that run later, with tokens that were reserved when they were enqueued: see the [module](crate::queue). Cheap to clone.
 ///
 /// The methods run in transactions of the queue's own. These are READ COMMITTED and are retried on a conflict, as the
 /// limiter's [`RetryPolicy`](crate::RetryPolicy) allows. Calls on [`within`](Self::within) run in your transaction.
@@ -116,7 +116,7 @@ impl Queue {
         let running = async {
             let jobs = self.check_all(jobs)?;
             let enqueueing = Enqueueing::new(&self.name, &jobs.iter().collect::<Vec<_>>(), false);
-            let run = self.context.own(enqueueing, |conn, sql, enqueueing| Box::pin(enqueueing.run(conn, sql)));
+            let run = self.context.own(enqueueing, |conn, sql, enqueueing| Box::pin(enqueueing.send(conn, sql)));
             let answers = run.await?;
             Ok(answers.iter().zip(&jobs).map(|(answer, job)| self.answered(answer, job)).collect::<Vec<_>>())
         };
@@ -138,7 +138,7 @@ impl Queue {
         let job = self.check(job)?;
         let enqueueing = Enqueueing::new(&self.name, &[&job], true);
         let answer =
-            self.context.look(enqueueing, |conn, sql, enqueueing| Box::pin(enqueueing.run(conn, sql))).await?.pop();
+            self.context.look(enqueueing, |conn, sql, enqueueing| Box::pin(enqueueing.send(conn, sql))).await?.pop();
         Estimate::new(&answer.ok_or_else(missing)?)
     }
 
@@ -166,7 +166,7 @@ impl Queue {
         let run =
             self.context.own(arguments, |conn, sql, (name, id, limits)| Box::pin(cancel(conn, sql, name, *id, limits)));
         let cancelled = run.await;
-        self.context.limiter.forget_all_denials(); // The job may have given tokens back.
+        self.context.limiter.discard_all_denials(); // The job may have given tokens back.
         found(cancelled?, id, &self.name)
     }
 
@@ -198,7 +198,7 @@ impl Queue {
                 Box::pin(settle(conn, sql, name, *id, *used, limits))
             });
             let settled = run.await;
-            self.context.limiter.forget_all_denials(); // The job may have given tokens back.
+            self.context.limiter.discard_all_denials(); // The job may have given tokens back.
             said = settled?;
             if !no_such_item(said.as_deref()) {
                 break;

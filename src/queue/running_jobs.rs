@@ -1,6 +1,6 @@
 //! The jobs that a worker has claimed or runs, and the times at which it claims more.
 
-use std::collections::{HashSet, VecDeque};
+use std::collections::{HashMap, HashSet, VecDeque};
 use std::sync::Arc;
 use std::task::{Context, Poll};
 use std::time::{Duration, Instant};
@@ -12,11 +12,11 @@ use crate::clock::PinnedClock;
 use crate::error::Error;
 use crate::limiter::Lease;
 use crate::queue::info::blocked_by;
-use crate::queue::job_run::{Ended, run};
+use crate::queue::job_leases::JobLeases;
+use crate::queue::job_run::{Ended, run_job};
 use crate::queue::job_slots::release;
-use crate::queue::leases::Leases;
 use crate::queue::moving_average::MovingAverage;
-use crate::queue::upkeep::{prune, take_over};
+use crate::queue::upkeep::{follow_limits, prune, take_over};
 use crate::queue::worker::{Worker, WorkerReport};
 use crate::queue::{Handler, time};
 use crate::sql::queue::{Again, Claim, Claimed, ClaimedJob, KnownLimits, again};
@@ -38,7 +38,10 @@ const SLOW: Duration = Duration::from_secs(1);
 
 /// Bounds of how long before their start jobs are claimed: the duration of a claim, with room to spare.
 const LEAST_AHEAD: Duration = Duration::from_millis(5);
-const MOST_AHEAD: Duration = Duration::from_millis(50);
+const MOST_AHEAD: Duration = Duration::from_millis(100);
+/// The first claims of a session are slow. A claim that takes longer than it looks ahead can give a token that arrives meanwhile to a
+/// job of a lower priority.
+const FIRST_CLAIM: Duration = Duration::from_millis(17);
 
 /// A claimed job that has not started.
 struct AtHand {
@@ -47,8 +50,8 @@ struct AtHand {
     /// As of the claim: the lease counts from before it. The database may have answered by a time that a test clock shows to
     /// this process only later.
     clock: PinnedClock,
-    /// Its slots, which are released when this is dropped.
-    slots: Option<Lease>,
+    /// The lease of its slots, which are released when this is dropped.
+    slot_lease: Option<Lease>,
 }
 
 /// How a start ended.
@@ -62,7 +65,7 @@ struct EndedJob {
 
 pub(super) struct RunningJobs<'w, H> {
     worker: &'w Worker<H>,
-    leases: Arc<Leases>,
+    leases: Arc<JobLeases>,
     /// Claimed jobs and the times at which they start, in order.
     at_hand: VecDeque<AtHand>,
     running: JoinSet<EndedJob>,
@@ -72,6 +75,8 @@ pub(super) struct RunningJobs<'w, H> {
     /// When to claim next.
     look_at: Instant,
     pause: Duration,
+    /// How many other jobs it has started while one of the lowest priority was due.
+    passed_over: i32,
     /// Moving averages of the durations of claims and of jobs.
     to_claim: MovingAverage,
     to_run: MovingAverage,
@@ -89,7 +94,7 @@ impl<H> Drop for RunningJobs<'_, H> {
 
 impl<'w, H: Handler> RunningJobs<'w, H> {
     pub(super) fn new(worker: &'w Worker<H>) -> Self {
-        let leases = Arc::new(Leases::default());
+        let leases = Arc::new(JobLeases::default());
         let Worker { queue, config, .. } = worker;
         let (context, lease, kept) = (queue.context.clone(), config.lease, Arc::clone(&leases));
         let keeper = tokio::spawn(async move { kept.keep(&context, lease).await });
@@ -97,6 +102,7 @@ impl<'w, H: Handler> RunningJobs<'w, H> {
         let helpers = vec![
             keeper,
             pruner,
+            tokio::spawn(follow_limits(queue.clone(), worker.name.clone())),
             #[cfg(feature = "metrics")]
             tokio::spawn(crate::queue::gauges::watch(queue.clone())),
         ];
@@ -109,7 +115,8 @@ impl<'w, H: Handler> RunningJobs<'w, H> {
             taking_over: JoinSet::new(),
             look_at: Instant::now(),
             pause: SHORTEST_PAUSE,
-            to_claim: MovingAverage::new(LEAST_AHEAD),
+            passed_over: 0,
+            to_claim: MovingAverage::new(FIRST_CLAIM),
             to_run: MovingAverage::new(SLOW),
             report: WorkerReport::default(),
             reported: HashSet::new(),
@@ -204,13 +211,21 @@ impl<'w, H: Handler> RunningJobs<'w, H> {
                     self.taking_over.spawn(take_over(self.worker.queue.clone(), self.limits()));
                 }
                 self.report_unknown(&claimed.blocked_names);
+                self.passed_over = claimed.passed.unwrap_or(self.passed_over);
                 self.plan(&claimed, now, claimed.jobs.len() >= room.min(MOST));
-                // The times in the answer count from before `now`, so no job starts early.
+                // The times in the answer count from before `now`, so no job starts early. If the answer to an earlier claim came
+                // later than this one, its jobs would seem to start later, too: so none starts before the last one of its group.
+                let mut last_of: HashMap<String, Instant> =
+                    self.at_hand.iter().map(|last| (last.job.key.clone(), last.at)).collect();
                 for job in claimed.jobs {
                     self.leases.add(job.id, job.starts, asked_at + self.worker.config.lease);
                     let at = now + time::wait(Some(job.start_in));
-                    let slots = self.worker.queue.slots_of(&job, asked_at);
-                    self.at_hand.push_back(AtHand { at, job, clock, slots });
+                    let at = last_of.get_mut(&job.key).map_or(at, |last| {
+                        *last = at.max(*last);
+                        *last
+                    });
+                    let slot_lease = self.worker.queue.slots_of(&job, asked_at);
+                    self.at_hand.push_back(AtHand { at, job, clock, slot_lease });
                 }
                 self.at_hand.make_contiguous().sort_by_key(|job| job.at); // The sort is stable.
             }
@@ -262,6 +277,7 @@ impl<'w, H: Handler> RunningJobs<'w, H> {
             sleep: time::capped(config.poll),
             limits: &limits,
             listens,
+            passed_over: self.passed_over,
         };
         queue.context.claim(request).await
     }
@@ -304,7 +320,7 @@ impl<'w, H: Handler> RunningJobs<'w, H> {
         }
     }
 
-    fn start(&mut self, AtHand { job, clock, slots, .. }: AtHand) {
+    fn start(&mut self, AtHand { job, clock, slot_lease, .. }: AtHand) {
         let Worker { queue, config, handler, .. } = self.worker;
         let (id, starts, group) = (job.id, job.starts, job.key.clone());
         if !self.leases.holds(id, starts, clock.now()) {
@@ -314,8 +330,8 @@ impl<'w, H: Handler> RunningJobs<'w, H> {
         }
         let (leases, to_run) = (Arc::clone(&self.leases), self.to_run.clone());
         let (name, context, kept) = (Arc::clone(&queue.name), queue.context.clone(), Arc::clone(&leases));
-        let had_slots = slots.is_some();
-        let running = run(name, context, config.clone(), Arc::clone(handler), job, kept, slots);
+        let had_slots = slot_lease.is_some();
+        let running = run_job(name, context, config.clone(), Arc::clone(handler), job, kept, slot_lease);
         let handle = self.running.spawn(async move {
             let began = Instant::now();
             let (ended, holds_group) = running.await;
@@ -335,8 +351,8 @@ impl<'w, H: Handler> RunningJobs<'w, H> {
             self.leases.remove(job.id, job.starts);
         }
         self.again(back.iter().map(|AtHand { job, .. }| (job.id, job.starts)).collect(), Again::Unstarted).await;
-        for slots in back.into_iter().filter_map(|at_hand| at_hand.slots) {
-            release(slots).await;
+        for lease in back.into_iter().filter_map(|at_hand| at_hand.slot_lease) {
+            release(lease).await;
         }
     }
 

@@ -1,5 +1,6 @@
 //! Work that workers do for the queue besides running jobs.
 
+use std::collections::VecDeque;
 use std::time::Duration;
 
 use tracing::warn;
@@ -8,10 +9,13 @@ use crate::error::Error;
 use crate::observability;
 use crate::queue::Queue;
 use crate::queue::job_run::attempt_number;
-use crate::sql::queue::{Again, KnownLimits, again, lapsed};
+use crate::sql::queue::{Again, KnownLimits, WalkedTo, again, lapsed, retime};
 
 /// The most lapsed jobs that one statement finds.
 const MOST: i32 = 500;
+
+/// The pause between two looks at whether the limits have changed.
+const LOOK_EVERY: Duration = Duration::from_secs(1);
 
 /// The pause between two rounds of pruning.
 const PRUNE_EVERY: Duration = Duration::from_secs(60);
@@ -59,5 +63,48 @@ pub(super) async fn prune(queue: Queue, keep_ended: Duration) {
             warn!(%error, queue = queue.name(), "cannot prune jobs that have ended; trying again later");
         }
         tokio::time::sleep(PRUNE_EVERY).await;
+    }
+}
+
+/// Computes the times of the waiting jobs anew when the worker begins, and when its limits have changed.
+pub(super) async fn follow_limits(queue: Queue, worker: String) {
+    let mut followed = None;
+    loop {
+        let limits = KnownLimits::all(&queue.limiter().limits());
+        if followed.as_ref() != Some(&limits) {
+            match retime_all(&queue, &worker, &limits).await {
+                Ok(()) => followed = Some(limits),
+                Err(error) => {
+                    warn!(%error, queue = queue.name(), "cannot compute the times of waiting jobs anew; trying again later");
+                    tokio::time::sleep(PRUNE_EVERY).await;
+                }
+            }
+        }
+        tokio::time::sleep(LOOK_EVERY).await;
+    }
+}
+
+/// A group with a bucket that another transaction has locked comes last, and again until it is free: no connection waits for
+/// the lock.
+async fn retime_all(queue: &Queue, worker: &str, limits: &KnownLimits) -> Result<(), Error> {
+    let mut after: WalkedTo = (None, None);
+    let mut held = VecDeque::new();
+    let mut is_first_walk = true;
+    loop {
+        let arguments = (queue.name(), worker, after, limits.clone());
+        let step = queue.context.own(arguments, |conn, sql, (queue, worker, after, limits)| {
+            Box::pin(retime(conn, sql, (*queue, *worker), after, limits))
+        });
+        let (next, is_held) = step.await?;
+        held.extend(next.0.clone().filter(|_| is_held));
+        is_first_walk &= next.0.is_some();
+        after = next;
+        if is_first_walk || after.1.is_some() {
+            continue;
+        }
+        let is_changed = KnownLimits::all(&queue.limiter().limits()) != *limits;
+        let Some(key) = held.pop_front().filter(|_| !is_changed) else { return Ok(()) };
+        tokio::time::sleep(LOOK_EVERY).await;
+        after = (Some(key), Some(0));
     }
 }

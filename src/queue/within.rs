@@ -147,7 +147,7 @@ impl QueueWithin<'_> {
         let looked = check_release(self.connection, context.limiter.transaction_limiter().statements()).await;
         looked.map_err(|error| context.error(error))?;
         let answers = Enqueueing::new(name, &jobs.iter().collect::<Vec<_>>(), only_estimate)
-            .run(self.connection, &context.statements)
+            .send(self.connection, &context.statements)
             .await;
         answers.map_err(|error| context.error(error))
     }

@@ -16,7 +16,7 @@ pub struct Worker<H> {
     pub(super) name: String,
 }
 
-/// How the starts of jobs by one worker ended, counted. A job that was started twice counts twice.
+/// Counts how the jobs ended that one worker started. A job that was started twice counts twice.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct WorkerReport {

@@ -42,7 +42,7 @@ impl<H: Handler> Worker<H> {
         let mut jobs = RunningJobs::new(&self);
         let limiter = self.queue.limiter();
         // Behind a pooler, other clients would share the session that listens.
-        let listen = self.config.listen && limiter.names().are_given();
+        let listen = self.config.listen && limiter.named_statements().are_on();
         let notifications = Notifications::new(limiter.pool(), CHANNEL, Some(self.queue.name()), listen);
         let mut advances = limiter.clock().advances();
         let mut stop = pin!(stop);

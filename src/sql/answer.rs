@@ -7,7 +7,7 @@ use sqlx::postgres::PgRow;
 
 use crate::call::{Balances, Decision, LimitState, Op, Outcome, Resolved};
 use crate::limit::Kind;
-use crate::sql::batch::{Arrays, Batch, Place};
+use crate::sql::batch::{Arrays, Batch, Position};
 use crate::sql::door::Door;
 
 /// The function's answer to one call.
@@ -106,7 +106,7 @@ pub(super) fn answers(row: &PgRow, door: Door, batch: &Batch) -> Result<Vec<Answ
         Door::TokenBucket | Door::FixedWindow | Door::SlidingWindow | Door::One => {
             answers_of(&Results::of_one(row)?, batch)
         }
-        Door::Few => answers_of(&Results::of_few(row, batch)?, batch),
+        Door::TwoTokenBuckets | Door::Few => answers_of(&Results::of_few(row, batch)?, batch),
         Door::Sums => of_sums(row.try_get(0)?, batch),
         Door::Slots => of_slots(row.try_get(0)?, batch),
         Door::Each => of_several(row, 0, batch),
@@ -123,24 +123,24 @@ fn of_sums(mut results: Vec<Option<f64>>, batch: &Batch) -> Result<Vec<Answer>, 
     let ranks = &batch.order().ranks;
     let mut balances: Vec<Option<f64>> =
         ranks.iter().map(|rank| results.get(*rank).copied()).collect::<Option<_>>().ok_or_else(missing)?;
-    let asked = |place: &Place| {
-        (place.item..place.item + place.items)
+    let asked = |position: &Position| {
+        (position.item..position.item + position.items)
             .map(|item| (item, usize::try_from(item_buckets[item] - 1).unwrap_or(usize::MAX)))
     };
-    let is_credit = |place: &Place| call_ops[place.call] == Op::Credit;
+    let is_credit = |position: &Position| call_ops[position.call] == Op::Credit;
     let mut left_open: Vec<bool> = balances.iter().map(Option::is_none).collect();
-    let mut open_places = Vec::with_capacity(batch.places.len());
-    for place in &batch.places {
-        let is_open = !is_credit(place) && asked(place).any(|(_, bucket)| left_open[bucket]);
+    let mut is_left_open = Vec::with_capacity(batch.positions.len());
+    for position in &batch.positions {
+        let is_open = !is_credit(position) && asked(position).any(|(_, bucket)| left_open[bucket]);
         if is_open {
-            asked(place).for_each(|(_, bucket)| left_open[bucket] = true);
+            asked(position).for_each(|(_, bucket)| left_open[bucket] = true);
         }
-        open_places.push(is_open);
+        is_left_open.push(is_open);
     }
-    let mut answers = vec![Answer::open(); batch.places.len()];
+    let mut answers = vec![Answer::open(); batch.positions.len()];
     let done = |items| Answer { ok: true, wait: None, items };
-    for (nth, place) in
-        batch.places.iter().enumerate().rev().filter(|(nth, place)| !open_places[*nth] && !is_credit(place))
+    for (nth, position) in
+        batch.positions.iter().enumerate().rev().filter(|(nth, position)| !is_left_open[*nth] && !is_credit(position))
     {
         let item = |(item, bucket): (usize, usize)| {
             let balance = balances[bucket].as_mut()?;
@@ -148,14 +148,14 @@ fn of_sums(mut results: Vec<Option<f64>>, batch: &Batch) -> Result<Vec<Answer>, 
             *balance += item_counts[item];
             Some(ItemAnswer { denied: false, balance: remaining, peeked: None })
         };
-        answers[nth] = done(asked(place).filter_map(item).collect());
+        answers[nth] = done(asked(position).filter_map(item).collect());
     }
-    for (nth, place) in batch.places.iter().enumerate().filter(|(_, place)| is_credit(place)) {
+    for (nth, position) in batch.positions.iter().enumerate().filter(|(_, position)| is_credit(position)) {
         let item = |(_, bucket): (usize, usize)| {
             let balance = balances[bucket].or_else(|| only_credited.get(ranks[bucket]).copied().flatten());
             Some(ItemAnswer { denied: false, balance: balance?, peeked: None })
         };
-        answers[nth] = done(asked(place).map(item).collect::<Option<_>>().ok_or_else(missing)?);
+        answers[nth] = done(asked(position).map(item).collect::<Option<_>>().ok_or_else(missing)?);
     }
     Ok(answers)
 }
@@ -182,11 +182,11 @@ pub(super) fn of_several(row: &PgRow, first: usize, batch: &Batch) -> Result<Vec
 fn answers_of(results: &Results, batch: &Batch) -> Result<Vec<Answer>, sqlx::Error> {
     let times = &batch.arrays.call_times;
     let ops = &batch.arrays.call_ops;
-    let answer = |place: &Place| match *ops.get(place.call)? {
-        Op::Peek => results.of_peek(place),
-        op => results.of(place, times, op),
+    let answer = |position: &Position| match *ops.get(position.call)? {
+        Op::Peek => results.of_peek(position),
+        op => results.of(position, times, op),
     };
-    let answers: Option<Vec<Answer>> = batch.places.iter().map(answer).collect();
+    let answers: Option<Vec<Answer>> = batch.positions.iter().map(answer).collect();
     answers.ok_or_else(|| sqlx::Error::Decode("_decide returned fewer answers than calls".into()))
 }
 
@@ -255,40 +255,40 @@ impl Results {
     }
 
     /// Each item of a peek was a call of its own.
-    fn of_peek(&self, place: &Place) -> Option<Answer> {
+    fn of_peek(&self, position: &Position) -> Option<Answer> {
         let item = |nth: usize| {
             Some(ItemAnswer {
-                denied: self.denied.as_ref().map_or(Some(false), |denied| denied.get(place.item + nth).copied())?,
-                balance: *self.balances.get(place.item + nth)?,
-                peeked: *self.waits.as_ref()?.get(place.call + nth)?,
+                denied: self.denied.as_ref().map_or(Some(false), |denied| denied.get(position.item + nth).copied())?,
+                balance: *self.balances.get(position.item + nth)?,
+                peeked: *self.waits.as_ref()?.get(position.call + nth)?,
             })
         };
-        Some(Answer { ok: true, wait: None, items: (0..place.items).map(item).collect::<Option<_>>()? })
+        Some(Answer { ok: true, wait: None, items: (0..position.items).map(item).collect::<Option<_>>()? })
     }
 
-    fn of(&self, place: &Place, times: &[i32], op: Op) -> Option<Answer> {
+    fn of(&self, position: &Position, times: &[i32], op: Op) -> Option<Answer> {
         let admitted = match &self.admitted {
-            Some(admitted) => *admitted.get(place.call)?,
-            None => *times.get(place.call)?,
+            Some(admitted) => *admitted.get(position.call)?,
+            None => *times.get(position.call)?,
         };
-        let ok = place.time < admitted;
+        let ok = position.time < admitted;
         let wait = match &self.waits {
-            Some(waits) => *waits.get(place.call)?,
+            Some(waits) => *waits.get(position.call)?,
             None => None,
         };
-        let balances = self.balances.get(place.item..place.item + place.items)?;
+        let balances = self.balances.get(position.item..position.item + position.items)?;
         // The repetitions that were allowed later took their tokens from what this one left.
-        let after_this = if ok { f64::from(admitted - 1 - place.time) * place.count } else { 0.0 };
+        let after_this = if ok { f64::from(admitted - 1 - position.time) * position.count } else { 0.0 };
         let item = |(nth, balance): (usize, &f64)| {
             let denied = match &self.denied {
                 // A release gives back what is still held, whatever else has ended.
-                Some(denied) => *denied.get(place.item + nth)? && (!ok || op == Op::Release),
+                Some(denied) => *denied.get(position.item + nth)? && (!ok || op == Op::Release),
                 None => false,
             };
             Some(ItemAnswer { denied, balance: balance + after_this, peeked: None })
         };
         // A call that is made several times reserves nothing: its wait is for the repetitions that were denied.
-        let wait = if ok && times.get(place.call).is_some_and(|times| *times > 1) { None } else { wait };
+        let wait = if ok && times.get(position.call).is_some_and(|times| *times > 1) { None } else { wait };
         let items: Vec<ItemAnswer> = balances.iter().enumerate().map(item).collect::<Option<_>>()?;
         let ok = ok && (op != Op::Release || !items.iter().any(|item| item.denied));
         Some(Answer { ok, wait, items })

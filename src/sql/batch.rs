@@ -5,8 +5,7 @@ use std::collections::HashMap;
 use std::sync::{Arc, OnceLock};
 
 use crate::call::{LeaseId, Op, Resolved, ResolvedItem};
-use crate::limit::{Kind, Limit};
-use crate::sql::door::{Door, takes_by_update};
+use crate::limit::Limit;
 
 /// How many of the last limits are searched for a match. Most statements have few different limits, and listing one
 /// twice does no harm.
@@ -19,24 +18,24 @@ const LIMITS_LOOKED_AT: usize = 16;
 #[derive(Debug, Default)]
 pub(crate) struct Batch {
     /// Each limit with the headroom of its items. SQL gets a headroom as a negative `max_reserved`.
-    limits: Vec<(Limit, f64)>,
+    pub(super) limits: Vec<(Limit, f64)>,
     buckets: HashMap<Bucket, BucketUse>,
     /// The bucket of the last call, if that call had one item: successive callers often make the same call.
     last: Option<(Arc<str>, Arc<str>, BucketUse)>,
     /// The position of each added call in the arrays.
-    pub(super) places: Vec<Place>,
+    pub(super) positions: Vec<Position>,
     pub(super) arrays: Arrays,
-    items: usize,
-    all_plain: bool,
+    pub(super) items: usize,
+    pub(super) all_plain: bool,
     /// Whether the sums of the calls on each bucket can decide them.
-    all_by_sums: bool,
+    pub(super) all_by_sums: bool,
     /// Whether the i-th item is on the i-th bucket, and no bucket has two items.
-    is_one_to_one: bool,
+    pub(super) is_one_to_one: bool,
     /// Whether every bucket is used with one limit only.
-    has_one_limit_each: bool,
+    pub(super) has_one_limit_each: bool,
     order: OnceLock<Order>,
-    /// The function that decides what it can of the batch at once, and leaves the other calls undecided.
-    pub(super) at_once: Option<Door>,
+    /// Whether the statement may decide what it can at once, and leave the other calls undecided.
+    pub(super) may_leave_calls_open: bool,
 }
 
 /// The order in which the rows of the buckets are locked.
@@ -77,7 +76,7 @@ struct BucketUse {
 
 /// The position of an added call in the arrays.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Place {
+pub(super) struct Position {
     /// The index of its call, from 0.
     pub(super) call: usize,
     /// The repetition of that call, from 0.
@@ -140,7 +139,7 @@ impl Batch {
 
     /// Whether the batch has no calls.
     pub(crate) const fn is_empty(&self) -> bool {
-        self.places.is_empty()
+        self.positions.is_empty()
     }
 
     /// Adds a call. `at` is the time of the call in microseconds since the Unix epoch; `None` uses the database's
@@ -152,9 +151,9 @@ impl Batch {
             && at.is_none()
             && call.lease.is_none()
             && call.items.len() == 1
-            && let Some(place) = self.again(&call.items[0])
+            && let Some(position) = self.again(&call.items[0])
         {
-            self.places.push(place);
+            self.positions.push(position);
             return;
         }
         let nth = self.arrays.call_ops.len();
@@ -163,7 +162,7 @@ impl Batch {
         // Each item of a peek is a call of its own, because a call has only one wait.
         let is_peek = call.op == Op::Peek;
         let (calls, size) = if is_peek { (call.items.len(), 1) } else { (1, call.items.len()) };
-        self.places.push(Place {
+        self.positions.push(Position {
             call: nth,
             time: 0,
             item: self.items,
@@ -193,7 +192,7 @@ impl Batch {
     }
 
     /// Returns the position of a call that only takes tokens, if it repeats the last call on its bucket.
-    fn again(&mut self, item: &ResolvedItem) -> Option<Place> {
+    fn again(&mut self, item: &ResolvedItem) -> Option<Position> {
         let bucket = match &self.last {
             Some((name, key, bucket)) if *key == item.key && *name == item.name => *bucket,
             _ => *self.buckets.get(&(item.name.clone(), item.key.clone()))?,
@@ -212,7 +211,7 @@ impl Batch {
         let time = arrays.call_times[call];
         arrays.call_times[call] = time.checked_add(1)?;
         arrays.bucket_amounts[usize::try_from(bucket.index - 1).ok()?] += item.count;
-        Some(Place { call, time, item: nth, items: 1, count: item.count })
+        Some(Position { call, time, item: nth, items: 1, count: item.count })
     }
 
     /// Returns the index of the item's limit and headroom, from 1.
@@ -257,7 +256,7 @@ impl Batch {
 
     /// Returns the number of items in each call.
     pub(super) fn sizes(&self) -> impl Iterator<Item = usize> {
-        self.places.iter().map(|place| place.items)
+        self.positions.iter().map(|position| position.items)
     }
 
     /// Whether the calls are on more than one bucket.
@@ -278,18 +277,6 @@ impl Batch {
         (is_lone && (self.all_plain || self.is_lone_reservation(limit))).then_some(limit)
     }
 
-    /// Whether the batch is one plain call, made once, on two to eight buckets, and one UPDATE for each bucket can take its tokens.
-    pub(super) fn is_one_call_on_few_buckets(&self) -> bool {
-        let Arrays { item_counts, call_ops, call_times, limit_shards, .. } = &self.arrays;
-        self.all_plain
-            && self.is_one_to_one
-            && (2..=8).contains(&self.items)
-            && call_ops.len() == 1
-            && *call_times == [1]
-            && limit_shards.iter().all(Option::is_none)
-            && self.limits_of_buckets().zip(item_counts).all(|(limit, count)| takes_by_update(limit, *count))
-    }
-
     /// Returns the limit of each bucket, if each has only one.
     pub(super) fn limits_of_buckets(&self) -> impl Iterator<Item = &Limit> {
         self.arrays.bucket_limits.iter().map(|nth| &self.limits[usize::try_from(nth - 1).unwrap_or_default()].0)
@@ -301,22 +288,9 @@ impl Batch {
         matches!(asked, ([Op::Limit], [true], [None], [None])) && limit.given_shards().is_none()
     }
 
-    /// Decides what it can at once, and leaves the other calls undecided. Only for a transaction of its own.
-    pub(crate) fn decide_at_once(&mut self) {
-        // A lone credit or charge is always decided in one statement.
-        let sums = (self.all_plain || self.all_by_sums && self.arrays.call_ops.len() > 1)
-            && self.has_one_limit_each
-            && self.arrays.limit_shards.iter().all(Option::is_none)
-            && self.lone_limit().is_none();
-        let slots = self.is_one_to_one
-            && self.arrays.call_leases.iter().all(Option::is_some)
-            && self.limits.iter().all(|(limit, _)| limit.kind() == Kind::Concurrency)
-            && self.arrays.call_sizes.iter().all(|size| *size == 1);
-        self.at_once = match (sums, slots) {
-            (true, _) => Some(Door::Sums),
-            (false, true) => Some(Door::Slots),
-            (false, false) => None,
-        };
+    /// Lets the statement decide what it can at once, and leave the other calls undecided. Only for a transaction of its own.
+    pub(crate) const fn allow_open_calls(&mut self) {
+        self.may_leave_calls_open = true;
     }
 
     /// Returns the order of the buckets by the bytes of name and key.
@@ -329,11 +303,6 @@ impl Batch {
             buckets.iter().enumerate().for_each(|(rank, bucket)| ranks[*bucket] = rank);
             Order { buckets, ranks }
         })
-    }
-
-    /// Whether the i-th item is on the i-th bucket, and no bucket has two items.
-    pub(super) const fn is_one_to_one(&self) -> bool {
-        self.is_one_to_one
     }
 }
 

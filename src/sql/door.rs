@@ -1,7 +1,7 @@
 //! The functions that decide a batch, and the choice among them. This is the only place that chooses.
 
 use crate::limit::{Kind, Limit};
-use crate::sql::batch::Batch;
+use crate::sql::batch::{Arrays, Batch};
 
 /// A function that decides a batch, or what it can of it. The query and the reading of its answer both depend on it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -15,8 +15,10 @@ pub(super) enum Door {
     SlidingWindow,
     /// `_decide_one`: any other call on one bucket, which can be sharded.
     One,
-    /// `_take_few`: one call on two to eight buckets. In one UPDATE for each, if they cover the call; otherwise it hands on to
-    /// `_decide`.
+    /// `_take_two_token_buckets`: one call on two token buckets. In one UPDATE for each, if they cover the call; otherwise it hands
+    /// on to `_take_few`.
+    TwoTokenBuckets,
+    /// `_take_few`: one call on two to eight buckets. In one UPDATE, if they cover the call; otherwise it hands on to `_decide`.
     Few,
     /// `_decide_sums`: what a batch takes from many buckets. It leaves calls open that its buckets do not cover.
     Sums,
@@ -35,10 +37,13 @@ impl Door {
     pub(super) fn of(batch: &Batch) -> Self {
         if batch.lone_limit().is_some() {
             Self::of_lone(batch)
-        } else if batch.is_one_call_on_few_buckets() {
-            Self::Few
-        } else if let Some(door) = batch.at_once {
-            door
+        } else if is_one_call_on_few_buckets(batch) {
+            let are_two = batch.limits_of_buckets().map(Limit::kind).eq([Kind::TokenBucket; 2]);
+            if are_two { Self::TwoTokenBuckets } else { Self::Few }
+        } else if batch.may_leave_calls_open && is_decided_by_sums(batch) {
+            Self::Sums
+        } else if batch.may_leave_calls_open && takes_slots_only(batch) {
+            Self::Slots
         } else {
             Self::Each
         }
@@ -71,4 +76,32 @@ pub(super) fn takes_by_update(limit: &Limit, amount: f64) -> bool {
         _ => false,
     };
     is_lean && amount > 0.0 && amount <= limit.capacity()
+}
+
+/// Whether the batch is one plain call, made once, on two to eight buckets, and one UPDATE for each bucket can take its tokens.
+fn is_one_call_on_few_buckets(batch: &Batch) -> bool {
+    let Arrays { item_counts, call_ops, call_times, limit_shards, .. } = &batch.arrays;
+    batch.all_plain
+        && batch.is_one_to_one
+        && (2..=8).contains(&batch.items)
+        && call_ops.len() == 1
+        && *call_times == [1]
+        && limit_shards.iter().all(Option::is_none)
+        && batch.limits_of_buckets().zip(item_counts).all(|(limit, count)| takes_by_update(limit, *count))
+}
+
+/// Whether the sums of the calls on each bucket can decide the batch, except for calls that their buckets do not cover. A lone
+/// credit or charge is always decided in one statement.
+fn is_decided_by_sums(batch: &Batch) -> bool {
+    (batch.all_plain || batch.all_by_sums && batch.arrays.call_ops.len() > 1)
+        && batch.has_one_limit_each
+        && batch.arrays.limit_shards.iter().all(Option::is_none)
+}
+
+/// Whether each call takes slots of a concurrency limit, and no two calls are on one bucket.
+fn takes_slots_only(batch: &Batch) -> bool {
+    batch.is_one_to_one
+        && batch.arrays.call_leases.iter().all(Option::is_some)
+        && batch.limits.iter().all(|(limit, _)| limit.kind() == Kind::Concurrency)
+        && batch.arrays.call_sizes.iter().all(|size| *size == 1)
 }

@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 
 use sqlx::{PgConnection, Row};
 
-use crate::call::{Key, LONGEST_KEY};
+use crate::call::{Forgotten, Key, LONGEST_KEY};
 use crate::error::InvalidCall;
 use crate::limit::is_storable;
 use crate::sql::TransactionLimiter;
@@ -12,20 +12,6 @@ use crate::sql::queue::KnownLimits;
 
 /// The suffix of the buckets that count started jobs. They have the key of the bucket that the job reserved from.
 const STARTED: &str = "/started";
-
-/// How much was deleted about a key: see [`Limiter::forget`](crate::Limiter::forget).
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-#[non_exhaustive]
-pub struct Forgotten {
-    /// The rows of buckets that were deleted. A bucket with shards has several.
-    pub buckets: u64,
-    /// The jobs that were deleted. Those that had not started returned their tokens.
-    pub jobs: u64,
-    /// The jobs of the key that are running. They stay: call `forget` again once they have ended.
-    pub running: u64,
-    /// The stored answers that were deleted.
-    pub answers: u64,
-}
 
 /// Checks the key before anything is sent.
 pub(crate) fn check_key(key: &Key) -> Result<(), InvalidCall> {
@@ -41,7 +27,7 @@ pub(crate) struct Forgetting<'a> {
 
 impl Forgetting<'_> {
     /// Runs two statements: the first reads the names of limits, because a hash depends on the name.
-    pub(crate) async fn run(&self, connection: &mut PgConnection) -> Result<Forgotten, sqlx::Error> {
+    pub(crate) async fn delete(&self, connection: &mut PgConnection) -> Result<Forgotten, sqlx::Error> {
         let statements = self.limiter.statements();
         let stored: Vec<String> = statements.names_of_limits.scalar().fetch_all(&mut *connection).await?;
         let (names, keys): (Vec<String>, Vec<String>) = self.buckets(stored).into_iter().unzip();

@@ -30,7 +30,7 @@ impl Blocking {
     }
 
     /// Returns the rest of the block.
-    pub(crate) async fn run(
+    pub(crate) async fn block(
         &self,
         connection: &mut PgConnection,
         statements: &Statements,
@@ -50,9 +50,6 @@ impl Within<'_> {
     /// # Errors
     /// See [`Within`]. [`Error::Invalid`] if the limit is not a gate, or the time is out of range.
     ///
-    /// # Cancel safety
-    /// If the future is dropped, roll back the transaction: the statement may still run on the server.
-    ///
     /// # In a transaction
     /// Part of the caller's transaction: other transactions see the block once the caller commits, and a rollback undoes it.
     /// The row stays locked until then, but calls do not wait for it.
@@ -64,7 +61,7 @@ impl Within<'_> {
             let statements = self.transaction_limiter.statements();
             let classified = |error| Error::of_statement(error, self.transaction_limiter.schema().name());
             check_release(self.connection, statements).await.map_err(classified)?;
-            blocking.run(self.connection, statements).await.map_err(classified)
+            blocking.block(self.connection, statements).await.map_err(classified)
         };
         span.watch(running).await
     }
@@ -73,19 +70,12 @@ impl Within<'_> {
     ///
     /// # Errors
     /// See [`Within`]. [`Error::Invalid`] if the limit is not a gate.
-    ///
-    /// # Cancel safety
-    /// If the future is dropped, roll back the transaction: the statement may still run on the server.
-    ///
-    /// # In a transaction
-    /// Part of the caller's transaction: its commit makes the change permanent, and its rollback undoes it. The row
-    /// stays locked until then.
     pub async fn unblock(self, item: impl Into<Item> + Send) -> Result<(), Error> {
         let item = item.into();
         let span = CallSpan::callers("unblock", &Call::from(item.clone()));
         let running = async {
             let call = self.resolve_gate(Op::Reset, item)?;
-            self.run(&call).await.map(|_| ())
+            self.send(&call).await.map(|_| ())
         };
         span.watch(running).await
     }
@@ -94,18 +84,12 @@ impl Within<'_> {
     ///
     /// # Errors
     /// See [`Within`]. [`Error::Invalid`] if the limit is not a gate.
-    ///
-    /// # Cancel safety
-    /// If the future is dropped, roll back the transaction: the statement may still run on the server.
-    ///
-    /// # In a transaction
-    /// Sees what this transaction has blocked, and locks no rows.
     pub async fn is_blocked(self, item: impl Into<Item> + Send) -> Result<Option<Duration>, Error> {
         let item = item.into();
         let span = CallSpan::callers("is_blocked", &Call::from(item.clone()));
         let running = async {
             let call = self.resolve_gate(Op::Check, item)?;
-            Ok(self.run(&call).await?.decision(&call).retry_after())
+            Ok(self.send(&call).await?.decision(&call).retry_after())
         };
         span.watch(running).await
     }

@@ -2,6 +2,7 @@
 
 mod answer;
 mod batch;
+mod connect_options;
 mod decide;
 mod door;
 mod forget;
@@ -18,7 +19,6 @@ mod stored_limits;
 mod window;
 mod within;
 
-pub use forget::Forgotten;
 pub use schema::{InvalidSchema, Schema};
 pub use within::{TransactionLimiter, Within};
 
@@ -26,6 +26,7 @@ pub(crate) use within::reset_all_keys;
 
 pub(crate) use answer::Answer;
 pub(crate) use batch::{Batch, Bucket};
+pub(crate) use connect_options::own_options;
 pub(crate) use decide::{Alone, decide, decide_alone, flush, held};
 pub(crate) use forget::{Forgetting, check_key};
 pub(crate) use gate::Blocking;
@@ -34,6 +35,6 @@ pub(crate) use prune::{LastRow, PruneStep, prune, prune_answers};
 pub(crate) use schema::{Deciding, SCHEMA_VERSION, Statements};
 pub(crate) use schema_version::check_release;
 pub(crate) use server::{detect, explain, is_read_only_by_default};
-pub(crate) use statement::{Names, Sql};
+pub(crate) use statement::{NamedStatements, Sql};
 pub(crate) use stored_limits::stored_limits_file;
-pub(crate) use window::{AskWindow, PresentWindow};
+pub(crate) use window::{PresentWindow, ReadWindow};

@@ -53,6 +53,7 @@ pub(super) fn query<'q>(sql: &Deciding, door: Door, batch: &'q Batch) -> Query<'
     match door {
         Door::TokenBucket | Door::FixedWindow | Door::SlidingWindow => query_lone(sql, door, batch),
         Door::One => query_one(sql, batch),
+        Door::TwoTokenBuckets => query_two(sql, batch),
         Door::Few => query_few(sql, batch),
         Door::Sums => query_sums(sql, batch),
         Door::Slots => query_slots(sql, batch),
@@ -102,6 +103,19 @@ fn query_one<'q>(sql: &Deciding, batch: &'q Batch) -> Query<'q, Postgres, PgArgu
         .bind(arrays.item_counts.first())
         .bind(arrays.call_times.first())
         .bind(arrays.call_reserves.first())
+}
+
+/// Returns the statement that takes the tokens of one call from two token buckets, in the order of their locks.
+fn query_two<'q>(sql: &Deciding, batch: &'q Batch) -> Query<'q, Postgres, PgArguments> {
+    let Arrays { bucket_names, bucket_keys, bucket_amounts, .. } = &batch.arrays;
+    let order = batch.order();
+    let limits: Vec<&Limit> = batch.limits_of_buckets().collect();
+    let names = order.sorted(bucket_names).zip(order.sorted(bucket_keys));
+    let takes = order.sorted(&limits).zip(order.sorted(bucket_amounts));
+    names.zip(takes).fold(sql.two_token_buckets.query(), |query, ((name, key), (limit, amount))| {
+        let query = query.bind(&**name).bind(&**key).bind(limit.rate()).bind(limit.period_micros() as f64);
+        query.bind(limit.capacity()).bind(*amount)
+    })
 }
 
 /// Returns the statement that decides one call on a few buckets, in the order of their locks.
@@ -190,7 +204,7 @@ fn query_each<'q>(sql: &Deciding, batch: &'q Batch) -> Query<'q, Postgres, PgArg
     bind_limits(sql.each.query(), batch)
         .bind(bucket_names.iter().map(|name| &**name).collect::<Vec<&str>>())
         .bind(bucket_keys.iter().map(|key| &**key).collect::<Vec<&str>>())
-        .bind(unless(batch.is_one_to_one(), item_buckets))
+        .bind(unless(batch.is_one_to_one, item_buckets))
         .bind(unless(item_limits.iter().all(|limit| *limit == 1), item_limits))
         .bind(unless(item_counts.iter().all(|count| *count == 1.0), item_counts))
         .bind(

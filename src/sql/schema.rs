@@ -2,7 +2,7 @@ use std::fmt;
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 
-use crate::sql::{Names, Sql};
+use crate::sql::{NamedStatements, Sql};
 
 /// The newest migration of the tables that this release supports.
 pub(crate) const SCHEMA_VERSION: i32 = 1;
@@ -86,7 +86,7 @@ pub(crate) struct Statements {
     pub(crate) forget: Sql,
     pub(crate) prune: Sql,
     pub(crate) prune_answers: Sql,
-    pub(crate) names: Names,
+    pub(crate) named: NamedStatements,
     /// Whether this release has been found to work with the schema.
     pub(crate) is_checked: Arc<AtomicBool>,
 }
@@ -100,6 +100,8 @@ pub(crate) struct Deciding {
     pub(crate) sliding_window: Sql,
     /// Any call on one bucket.
     pub(crate) one: Sql,
+    /// One call on two token buckets.
+    pub(crate) two_token_buckets: Sql,
     /// One call on a few buckets.
     pub(crate) few: Sql,
     /// The sums that a batch takes from several buckets.
@@ -113,30 +115,31 @@ pub(crate) struct Deciding {
 impl Deciding {
     /// The columns are not named in the text, because the server logs it. They are: call_admitted, call_waits,
     /// item_refused, item_values.
-    fn new(quoted: &str, relaxed: bool, names: &Names) -> Self {
+    fn new(quoted: &str, relaxed: bool, named: &NamedStatements) -> Self {
         // Applies to the transaction of this statement only.
         let setting = "pg_catalog.set_config('synchronous_commit', 'off', true)";
         let (from, and) =
             if relaxed { (format!(" FROM {setting}"), format!(", {setting}")) } else { Default::default() };
         let arguments = |count: usize| (1..=count).map(|nth| format!("${nth}")).collect::<Vec<_>>().join(", ");
         let lone = |name: &str, count: usize| {
-            Sql::new(format!("SELECT {quoted}._take_{name}({}){from}", arguments(count)), names)
+            Sql::new(format!("SELECT {quoted}._take_{name}({}){from}", arguments(count)), named)
         };
         Self {
             token_bucket: lone("token_bucket", 8),
             fixed_window: lone("fixed_window", 9),
             sliding_window: lone("sliding_window", 8),
-            one: Sql::new(format!("SELECT {quoted}._decide_one({}){from}", arguments(13)), names),
+            one: Sql::new(format!("SELECT {quoted}._decide_one({}){from}", arguments(13)), named),
+            two_token_buckets: lone("two_token_buckets", 12),
             few: lone("few", 8),
-            sums: Sql::new(format!("SELECT {quoted}._decide_sums({}){from}", arguments(14)), names),
-            slots: Sql::new(format!("SELECT {quoted}._take_slots({}){from}", arguments(8)), names),
-            each: Sql::new(format!("SELECT * FROM {quoted}._decide({}){and}", arguments(19)), names),
+            sums: Sql::new(format!("SELECT {quoted}._decide_sums({}){from}", arguments(14)), named),
+            slots: Sql::new(format!("SELECT {quoted}._take_slots({}){from}", arguments(8)), named),
+            each: Sql::new(format!("SELECT * FROM {quoted}._decide({}){and}", arguments(19)), named),
         }
     }
 }
 
 impl Statements {
-    pub(crate) fn new(schema: Schema, names: Names) -> Self {
+    pub(crate) fn new(schema: Schema, named: NamedStatements) -> Self {
         let quoted = schema.quoted();
         let arguments = |count: usize| (1..=count).map(|nth| format!("${nth}")).collect::<Vec<_>>().join(", ");
         let held = format!("SELECT {quoted}._held($1, $2)");
@@ -155,19 +158,19 @@ impl Statements {
         let prune_answers = format!("SELECT {quoted}._prune_answers($1)");
         Self {
             schema,
-            deciding: Deciding::new(&quoted, false, &names),
-            deciding_relaxed: Deciding::new(&quoted, true, &names),
-            held: Sql::new(held, &names),
-            decide_once: Sql::new(decide_once, &names),
-            flush: Sql::new("SELECT pg_catalog.pg_logical_emit_message(true, 'pg_limiter', '')", &names),
-            reset_name: Sql::new(reset_name, &names),
-            block: Sql::new(block, &names),
-            window: Sql::new(window, &names),
-            names_of_limits: Sql::new(names_of_limits, &names),
-            forget: Sql::new(forget, &names),
-            prune: Sql::new(prune, &names),
-            prune_answers: Sql::new(prune_answers, &names),
-            names,
+            deciding: Deciding::new(&quoted, false, &named),
+            deciding_relaxed: Deciding::new(&quoted, true, &named),
+            held: Sql::new(held, &named),
+            decide_once: Sql::new(decide_once, &named),
+            flush: Sql::new("SELECT pg_catalog.pg_logical_emit_message(true, 'pg_limiter', '')", &named),
+            reset_name: Sql::new(reset_name, &named),
+            block: Sql::new(block, &named),
+            window: Sql::new(window, &named),
+            names_of_limits: Sql::new(names_of_limits, &named),
+            forget: Sql::new(forget, &named),
+            prune: Sql::new(prune, &named),
+            prune_answers: Sql::new(prune_answers, &named),
+            named,
             is_checked: Arc::default(),
         }
     }

@@ -7,19 +7,19 @@ use sqlx::{AssertSqlSafe, Decode, Postgres, SqlSafeStr, SqlStr, Type};
 
 /// Whether statements are prepared under names, on each connection. Clones share the setting.
 #[derive(Clone, Debug)]
-pub(crate) struct Names(Arc<AtomicBool>);
+pub(crate) struct NamedStatements(Arc<AtomicBool>);
 
-impl Names {
-    pub(crate) fn new(given: bool) -> Self {
-        Self(Arc::new(AtomicBool::new(given)))
+impl NamedStatements {
+    pub(crate) fn new(on: bool) -> Self {
+        Self(Arc::new(AtomicBool::new(on)))
     }
 
-    pub(crate) fn are_given(&self) -> bool {
+    pub(crate) fn are_on(&self) -> bool {
         self.0.load(Ordering::Relaxed)
     }
 
     /// Stops the use of names. Returns whether they were used before.
-    pub(crate) fn give_up(&self) -> bool {
+    pub(crate) fn turn_off(&self) -> bool {
         self.0.swap(false, Ordering::Relaxed)
     }
 }
@@ -28,20 +28,20 @@ impl Names {
 #[derive(Clone, Debug)]
 pub(crate) struct Sql {
     text: SqlStr,
-    names: Names,
+    named: NamedStatements,
 }
 
 impl Sql {
     /// `text` consists of literals and quoted identifiers. A statement without a name is parsed each time, in a round
     /// trip of its own. Behind a pooler, the two round trips reach the same session only within a transaction.
-    pub(crate) fn new(text: impl Into<Arc<str>>, names: &Names) -> Self {
-        Self { text: AssertSqlSafe(text.into()).into_sql_str(), names: names.clone() }
+    pub(crate) fn new(text: impl Into<Arc<str>>, named: &NamedStatements) -> Self {
+        Self { text: AssertSqlSafe(text.into()).into_sql_str(), named: named.clone() }
     }
 
     pub(crate) fn query<'q>(&self) -> Query<'q, Postgres, PgArguments> {
         // Set for each query, because the driver uses names even if it caches no statements
         // (`statement_cache_capacity(0)`).
-        sqlx::query(self.text.clone()).persistent(self.names.are_given())
+        sqlx::query(self.text.clone()).persistent(self.named.are_on())
     }
 
     /// Returns a query for a result of one column.
@@ -50,6 +50,6 @@ impl Sql {
         (T,): for<'r> sqlx::FromRow<'r, PgRow>,
         T: for<'r> Decode<'r, Postgres> + Type<Postgres>,
     {
-        sqlx::query_scalar(self.text.clone()).persistent(self.names.are_given())
+        sqlx::query_scalar(self.text.clone()).persistent(self.named.are_on())
     }
 }

@@ -7,8 +7,8 @@ use sqlx::{PgConnection, Row};
 use crate::limit::Limit;
 use crate::sql::Statements;
 
-/// Asks for the present windows of this limit: as many as fill an empty bucket.
-pub(crate) struct AskWindow(pub(crate) Limit);
+/// Reads the present windows of this limit: as many as fill an empty bucket.
+pub(crate) struct ReadWindow(pub(crate) Limit);
 
 /// The windows that fill an empty bucket: the present one, and those after it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -19,8 +19,8 @@ pub(crate) struct PresentWindow {
     pub(crate) ends_in: Duration,
 }
 
-impl AskWindow {
-    pub(crate) async fn run(
+impl ReadWindow {
+    pub(crate) async fn read(
         &self,
         connection: &mut PgConnection,
         statements: &Statements,

@@ -3,12 +3,12 @@ use std::time::Duration;
 
 use sqlx::PgConnection;
 
-use crate::call::{Balances, Call, CallAt, Decision, Item, Key, KeySecret, Op, Resolved};
+use crate::call::{Balances, Call, CallAt, Decision, Forgotten, Item, Key, KeySecret, Op, Resolved, check_name};
 use crate::error::{Error, InvalidCall};
 use crate::limit::{Limits, Tokens};
 use crate::observability::CallSpan;
 use crate::sql::{
-    Answer, Batch, Forgetting, Forgotten, KEEP_ANSWERS, Names, Schema, Statements, check_key, check_release, decide,
+    Answer, Batch, Forgetting, KEEP_ANSWERS, NamedStatements, Schema, Statements, check_key, check_release, decide,
     decide_once,
 };
 
@@ -34,7 +34,7 @@ impl TransactionLimiter {
     pub fn in_schema(limits: Limits, schema: Schema) -> Self {
         Self {
             limits: Arc::new(RwLock::new(limits)),
-            statements: Arc::new(Statements::new(schema, Names::new(true))),
+            statements: Arc::new(Statements::new(schema, NamedStatements::new(true))),
             keep_answers: KEEP_ANSWERS,
             key_secret: None,
         }
@@ -61,7 +61,7 @@ impl TransactionLimiter {
     /// [`LimiterConfig::named_statements`](crate::LimiterConfig::named_statements) instead.
     #[must_use]
     pub fn with_unnamed_statements(self) -> Self {
-        let statements = Statements::new(self.schema().clone(), Names::new(false));
+        let statements = Statements::new(self.schema().clone(), NamedStatements::new(false));
         Self { statements: Arc::new(statements), ..self }
     }
 
@@ -163,9 +163,10 @@ impl TransactionLimiter {
 /// (The first call of a [`TransactionLimiter`] and its clones also checks that this release can work with the schema.)
 ///
 /// # In a transaction
-/// The caller's commit takes the tokens, and a rollback gives them back. The rows stay locked until then. So charge
-/// limits late in the transaction. If a denial should save expensive work, call [`check`](Self::check) before the work: it
-/// locks no rows.
+/// Each call is part of the caller's transaction: its commit makes the change permanent, and its rollback undoes it. The rows stay
+/// locked until then, so charge limits late in the transaction. [`check`](Self::check), [`peek`](Self::peek) and
+/// [`is_blocked`](Self::is_blocked) see what this transaction has changed, and lock no rows: if a denial should save expensive
+/// work, call `check` before the work.
 ///
 /// Make one call per transaction: such transactions never deadlock with each other. A second call can deadlock if it names
 /// another key, or the same key of a limit with shards. Outside of a transaction, each call commits on its own.
@@ -192,103 +193,55 @@ pub struct Within<'c> {
 impl Within<'_> {
     /// Takes the tokens, or denies the call. A denial carries `retry_after`, the time until the same call would be
     /// allowed, and changes nothing.
-    ///
-    /// # Errors
-    /// See [`Within`].
-    ///
-    /// # Cancel safety
-    /// If the future is dropped, roll back the transaction: the statement may still run on the server.
-    ///
-    /// # In a transaction
-    /// Part of the caller's transaction: its commit makes the change permanent, and its rollback undoes it. The rows
-    /// stay locked until then.
     pub async fn limit(self, call: impl Into<Call> + Send) -> Result<Decision, Error> {
         let call = call.into();
         let span = CallSpan::callers("limit", &call);
         let running = async {
             let call = self.transaction_limiter.resolve(Op::Limit, call)?;
-            Ok(self.run(&call).await?.decision(&call))
+            Ok(self.send(&call).await?.decision(&call))
         };
         span.watch(running).await
     }
 
     /// Decides like [`limit`](Self::limit), but takes nothing.
-    ///
-    /// # Errors
-    /// See [`Within`].
-    ///
-    /// # Cancel safety
-    /// If the future is dropped, roll back the transaction: the statement may still run on the server.
-    ///
-    /// # In a transaction
-    /// Sees what this transaction has taken, and locks no rows.
     pub async fn check(self, call: impl Into<Call> + Send) -> Result<Decision, Error> {
         let call = call.into();
         let span = CallSpan::callers("check", &call);
         let running = async {
             let call = self.transaction_limiter.resolve(Op::Check, call)?;
-            Ok(self.run(&call).await?.decision(&call))
+            Ok(self.send(&call).await?.decision(&call))
         };
         span.watch(running).await
     }
 
     /// Returns the current balances, and [when each bucket is full again](crate::LimitState::full_in) or its
     /// [window ends](crate::LimitState::window_ends_in). The counts of the items are ignored.
-    ///
-    /// # Errors
-    /// See [`Within`].
-    ///
-    /// # Cancel safety
-    /// If the future is dropped, roll back the transaction: the statement may still run on the server.
-    ///
-    /// # In a transaction
-    /// Sees what this transaction has taken, and locks no rows.
     pub async fn peek(self, call: impl Into<Call> + Send) -> Result<Balances, Error> {
         let call = call.into();
         let span = CallSpan::callers("peek", &call);
         let running = async {
             let call = self.transaction_limiter.resolve(Op::Peek, call)?;
-            Ok(self.run(&call).await?.balances(&call))
+            Ok(self.send(&call).await?.balances(&call))
         };
         span.watch(running).await
     }
 
     /// Resets these keys: their buckets are full again.
-    ///
-    /// # Errors
-    /// See [`Within`].
-    ///
-    /// # Cancel safety
-    /// If the future is dropped, roll back the transaction: the statement may still run on the server.
-    ///
-    /// # In a transaction
-    /// Part of the caller's transaction: its commit makes the change permanent, and its rollback undoes it. The rows
-    /// stay locked until then.
     pub async fn reset(self, call: impl Into<Call> + Send) -> Result<(), Error> {
         let call = call.into();
         let span = CallSpan::callers("reset", &call);
         let running = async {
             let call = self.transaction_limiter.resolve(Op::Reset, call)?;
-            self.run(&call).await.map(|_| ())
+            self.send(&call).await.map(|_| ())
         };
         span.watch(running).await
     }
 
     /// Resets every key of the limit with this name, and returns the number of rows deleted.
-    ///
-    /// # Errors
-    /// See [`Within`].
-    ///
-    /// # Cancel safety
-    /// If the future is dropped, roll back the transaction: the statement may still run on the server.
-    ///
-    /// # In a transaction
-    /// Part of the caller's transaction: its commit makes the change permanent, and its rollback undoes it. The rows
-    /// stay locked until then.
     pub async fn reset_all_keys(self, name: &str) -> Result<u64, Error> {
         let span = CallSpan::whole("reset_all_keys", true, name);
         let running = async {
-            crate::limit::check_name(name)?;
+            check_name(name)?;
             let classified = |error| Error::of_statement(error, self.transaction_limiter.schema().name());
             check_release(self.connection, self.transaction_limiter.statements()).await.map_err(classified)?;
             reset_all_keys(self.connection, self.transaction_limiter.statements(), name).await.map_err(classified)
@@ -302,13 +255,6 @@ impl Within<'_> {
     ///
     /// # Errors
     /// See [`Within`]. [`Error::Invalid`] if the key is empty or cannot be stored.
-    ///
-    /// # Cancel safety
-    /// If the future is dropped, roll back the transaction: a statement may still run on the server.
-    ///
-    /// # In a transaction
-    /// Part of the caller's transaction: its commit makes the change permanent, and its rollback undoes it. The rows
-    /// stay locked until then.
     pub async fn forget(self, key: impl Into<Key> + Send) -> Result<Forgotten, Error> {
         let key = key.into();
         let span = CallSpan::whole("forget", true, "");
@@ -317,41 +263,25 @@ impl Within<'_> {
             let classified = |error| Error::of_statement(error, self.transaction_limiter.schema().name());
             check_release(self.connection, self.transaction_limiter.statements()).await.map_err(classified)?;
             let forgetting = Forgetting { limiter: self.transaction_limiter, key: &key };
-            forgetting.run(self.connection).await.map_err(classified)
+            forgetting.delete(self.connection).await.map_err(classified)
         };
         span.watch(running).await
     }
 
     /// Gives tokens back, up to the capacity, and returns the balances after that. A sliding window subtracts them from
     /// its newest counts, down to 0. A bucket without a row is full and stays without one.
-    ///
-    /// # Errors
-    /// See [`Within`].
-    ///
-    /// # Cancel safety
-    /// If the future is dropped, roll back the transaction: the statement may still run on the server.
-    ///
-    /// # In a transaction
-    /// Part of the caller's transaction: its commit makes the change permanent, and its rollback undoes it. The rows
-    /// stay locked until then.
     pub async fn credit(self, call: impl Into<Call> + Send) -> Result<Balances, Error> {
         let call = call.into();
         let span = CallSpan::callers("credit", &call);
         let running = async {
             let call = self.transaction_limiter.resolve(Op::Credit, call)?;
-            Ok(self.run(&call).await?.balances(&call))
+            Ok(self.send(&call).await?.balances(&call))
         };
         span.watch(running).await
     }
 
     /// Gives back the slots of the call's [lease](Call::lease), and returns whether all of them were still held. Items on
     /// other kinds of limits are ignored.
-    ///
-    /// # Errors
-    /// See [`Within`].
-    ///
-    /// # Cancel safety
-    /// If the future is dropped, roll back the transaction: the statement may still run on the server.
     ///
     /// # In a transaction
     /// Part of the caller's transaction: others see the slots as free from its commit on. The rows stay locked until then.
@@ -361,16 +291,6 @@ impl Within<'_> {
 
     /// Lets the call's [lease](Call::lease) end a whole length after now. Returns `false` if it has ended or was released:
     /// then others may hold its slots. Items on other kinds of limits are ignored.
-    ///
-    /// # Errors
-    /// See [`Within`].
-    ///
-    /// # Cancel safety
-    /// If the future is dropped, roll back the transaction: the statement may still run on the server.
-    ///
-    /// # In a transaction
-    /// Part of the caller's transaction: its commit makes the change permanent, and its rollback undoes it. The rows
-    /// stay locked until then.
     pub async fn renew(self, call: impl Into<Call> + Send) -> Result<bool, Error> {
         self.with_lease(Op::Renew, call.into()).await
     }
@@ -379,29 +299,19 @@ impl Within<'_> {
         let span = CallSpan::callers(op.as_str(), &call);
         let running = async {
             let call = self.transaction_limiter.resolve(op, call)?;
-            Ok(self.run(&call).await?.is_ok())
+            Ok(self.send(&call).await?.is_ok())
         };
         span.watch(running).await
     }
 
     /// Takes the tokens whatever the balance, and returns the balances after that. Use it for consumption that is known
     /// only afterwards.
-    ///
-    /// # Errors
-    /// See [`Within`].
-    ///
-    /// # Cancel safety
-    /// If the future is dropped, roll back the transaction: the statement may still run on the server.
-    ///
-    /// # In a transaction
-    /// Part of the caller's transaction: its commit makes the change permanent, and its rollback undoes it. The rows
-    /// stay locked until then.
     pub async fn charge(self, call: impl Into<Call> + Send) -> Result<Balances, Error> {
         let call = call.into();
         let span = CallSpan::callers("charge", &call);
         let running = async {
             let call = self.transaction_limiter.resolve(Op::Charge, call)?;
-            Ok(self.run(&call).await?.balances(&call))
+            Ok(self.send(&call).await?.balances(&call))
         };
         span.watch(running).await
     }
@@ -433,13 +343,6 @@ impl Within<'_> {
     ///
     /// # Errors
     /// See [`Within`]. Also returns [`Error::Invalid`] if `used` is negative or not finite.
-    ///
-    /// # Cancel safety
-    /// If the future is dropped, roll back the transaction: the statement may still run on the server.
-    ///
-    /// # In a transaction
-    /// Part of the caller's transaction: its commit makes the change permanent, and its rollback undoes it. The rows
-    /// stay locked until then.
     pub async fn settle(
         self,
         estimate: impl Into<Item> + Send,
@@ -450,12 +353,12 @@ impl Within<'_> {
         let span = CallSpan::callers("settle", &call);
         let running = async {
             let call = self.transaction_limiter.resolve(op, call)?;
-            Ok(self.run(&call).await?.balances(&call))
+            Ok(self.send(&call).await?.balances(&call))
         };
         span.watch(running).await
     }
 
-    pub(super) async fn run(self, call: &Resolved) -> Result<Answer, Error> {
+    pub(super) async fn send(self, call: &Resolved) -> Result<Answer, Error> {
         let statements = self.transaction_limiter.statements();
         let classified = |error| Error::of_statement(error, self.transaction_limiter.schema().name());
         check_release(self.connection, statements).await.map_err(classified)?;

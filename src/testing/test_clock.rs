@@ -98,7 +98,7 @@ impl TestClock {
             execute(&mut tx, schema.render(FUNCTION)).await?;
         }
         tx.commit().await?;
-        Ok(Self { pool: pool.clone(), schema: schema.clone(), local: LocalClock::of(pool, schema) })
+        Ok(Self { pool: pool.clone(), schema: schema.clone(), local: LocalClock::of(pool, schema.name()) })
     }
 
     /// Advances the clock by this time, in whole microseconds and rounded up, and wakes what sleeps. When it returns, every call

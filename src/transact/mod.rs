@@ -13,6 +13,6 @@ pub use options::{Connections, Durability, Isolation};
 pub(crate) use attempt::{Bounds, Failure, before};
 pub(crate) use notifications::Notifications;
 pub(crate) use pooled::PooledConnection;
-pub(crate) use session::{open as open_session, own_options};
+pub(crate) use session::open as open_session;
 pub(crate) use statement::{Decide, DecideOnce, LookForHeld, ResetAllKeys, Statement};
 pub(crate) use transactor::{Transactor, exhausted};

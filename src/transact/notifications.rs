@@ -11,7 +11,8 @@ use tokio::task::AbortHandle;
 use tracing::debug;
 
 use crate::error::refuses_settings;
-use crate::transact::session::{open as open_session, own_options};
+use crate::sql::own_options;
+use crate::transact::session::open as open_session;
 
 /// The pause between two attempts to listen.
 const PAUSE: Duration = Duration::from_secs(5);

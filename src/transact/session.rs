@@ -2,19 +2,10 @@
 
 use std::collections::HashMap;
 
-use sqlx::postgres::PgConnectOptions;
 use sqlx::{Connection, PgConnection, PgPool, Row};
 
 use crate::error::SettingsIgnored;
-
-/// The `application_name` of the limiter's own connections, unless the application has chosen one.
-const NAME: &str = "pg-limiter";
-
-/// Returns the options for a connection of the limiter's own: those of the pool, and a name in `pg_stat_activity`.
-pub(crate) fn own_options(pool: &PgPool) -> PgConnectOptions {
-    let options = PgConnectOptions::clone(&pool.connect_options());
-    if options.get_application_name().is_some() { options } else { options.application_name(NAME) }
-}
+use crate::sql::own_options;
 
 /// Connects, and checks that the settings are in effect, in the form in which the server shows them (times are in
 /// milliseconds). A pooler may drop them silently and then run each transaction in a different session.

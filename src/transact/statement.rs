@@ -5,11 +5,11 @@ use std::time::Duration;
 
 use sqlx::{AssertSqlSafe, PgConnection};
 
-use crate::call::Resolved;
+use crate::call::{Forgotten, Resolved};
 use crate::sql::{
-    Answer, Batch, Blocking, Bucket, Forgetting, Forgotten, Once, Statements, decide, decide_once, held, reset_all_keys,
+    Answer, Batch, Blocking, Bucket, Forgetting, Once, Statements, decide, decide_once, held, reset_all_keys,
 };
-use crate::sql::{AskWindow, PresentWindow};
+use crate::sql::{PresentWindow, ReadWindow};
 use crate::transact::Isolation;
 
 /// The statement of one of the limiter's own transactions.
@@ -47,7 +47,8 @@ pub(crate) trait Statement: Sync {
         std::future::ready(Ok(()))
     }
 
-    fn run(
+    /// Sends the statement, and reads its result.
+    fn execute(
         &self,
         connection: &mut PgConnection,
         statements: &Statements,
@@ -60,7 +61,11 @@ pub(crate) struct Decide<'a>(pub(crate) &'a Batch);
 impl Statement for Decide<'_> {
     type Output = Vec<Answer>;
 
-    async fn run(&self, connection: &mut PgConnection, statements: &Statements) -> Result<Vec<Answer>, sqlx::Error> {
+    async fn execute(
+        &self,
+        connection: &mut PgConnection,
+        statements: &Statements,
+    ) -> Result<Vec<Answer>, sqlx::Error> {
         decide(connection, statements, self.0).await
     }
 }
@@ -76,7 +81,7 @@ impl Statement for LookForHeld<'_> {
 
     const ONLY_READS: bool = true;
 
-    async fn run(
+    async fn execute(
         &self,
         connection: &mut PgConnection,
         statements: &Statements,
@@ -97,7 +102,7 @@ impl Statement for DecideOnce<'_> {
 
     const IS_IDEMPOTENT: bool = true;
 
-    async fn run(&self, connection: &mut PgConnection, statements: &Statements) -> Result<Once, sqlx::Error> {
+    async fn execute(&self, connection: &mut PgConnection, statements: &Statements) -> Result<Once, sqlx::Error> {
         decide_once(connection, statements, self.call, &self.key, self.keep).await
     }
 }
@@ -112,7 +117,7 @@ impl Statement for ResetAllKeys<'_> {
     /// of them.
     const ISOLATION: Option<Isolation> = Some(Isolation::ReadCommitted);
 
-    async fn run(&self, connection: &mut PgConnection, statements: &Statements) -> Result<u64, sqlx::Error> {
+    async fn execute(&self, connection: &mut PgConnection, statements: &Statements) -> Result<u64, sqlx::Error> {
         reset_all_keys(connection, statements, self.0).await
     }
 }
@@ -124,20 +129,24 @@ impl Statement for Forgetting<'_> {
     /// them.
     const ISOLATION: Option<Isolation> = Some(Isolation::ReadCommitted);
 
-    async fn run(&self, connection: &mut PgConnection, _: &Statements) -> Result<Forgotten, sqlx::Error> {
-        Forgetting::run(self, connection).await
+    async fn execute(&self, connection: &mut PgConnection, _: &Statements) -> Result<Forgotten, sqlx::Error> {
+        self.delete(connection).await
     }
 }
 
-impl Statement for AskWindow {
+impl Statement for ReadWindow {
     type Output = PresentWindow;
 
     const ISOLATION: Option<Isolation> = Some(Isolation::ReadCommitted);
 
     const ONLY_READS: bool = true;
 
-    async fn run(&self, connection: &mut PgConnection, statements: &Statements) -> Result<PresentWindow, sqlx::Error> {
-        Self::run(self, connection, statements).await
+    async fn execute(
+        &self,
+        connection: &mut PgConnection,
+        statements: &Statements,
+    ) -> Result<PresentWindow, sqlx::Error> {
+        self.read(connection, statements).await
     }
 }
 
@@ -150,7 +159,7 @@ impl Statement for Blocking {
     /// A second block only moves the end by the time between the two.
     const IS_IDEMPOTENT: bool = true;
 
-    async fn run(&self, connection: &mut PgConnection, statements: &Statements) -> Result<Duration, sqlx::Error> {
-        Self::run(self, connection, statements).await
+    async fn execute(&self, connection: &mut PgConnection, statements: &Statements) -> Result<Duration, sqlx::Error> {
+        self.block(connection, statements).await
     }
 }

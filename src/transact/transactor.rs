@@ -39,8 +39,8 @@ pub(crate) struct Transactor {
 }
 
 impl Transactor {
-    /// Runs the statement in a transaction of its own, on a connection of the pool.
-    pub(crate) async fn run<S: Statement>(&self, statement: S) -> Result<S::Output, Error> {
+    /// Runs the statement in a transaction of its own, on a connection of the pool, and retries it.
+    pub(crate) async fn with_retries<S: Statement>(&self, statement: S) -> Result<S::Output, Error> {
         let mut attempts = Attempts::new(&self.retry);
         let mut was_unknown = false;
         loop {
@@ -192,7 +192,7 @@ impl Transactor {
         if !statement.is_alone() {
             return Ok(None);
         }
-        match before(deadline, statement.run(connection, self.transaction_limiter.statements())).await {
+        match before(deadline, statement.execute(connection, self.transaction_limiter.statements())).await {
             Ok(value) => Ok(Some(value)),
             Err(error) if needs_another_level(&error) => {
                 statement.not_alone();
@@ -218,7 +218,7 @@ impl Transactor {
         let deadline = bounds.deadline;
         let begun = before(deadline, connection.begin_with(self.begin::<S>(engine, bounds))).await;
         let mut tx = begun.map_err(Failure::at(Phase::Begin))?;
-        let value = before(deadline, statement.run(&mut tx, self.transaction_limiter.statements())).await;
+        let value = before(deadline, statement.execute(&mut tx, self.transaction_limiter.statements())).await;
         let value = match value {
             Ok(value) => value,
             Err(error) => {

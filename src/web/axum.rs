@@ -10,8 +10,8 @@ use axum::response::{IntoResponse, Response};
 use http::Extensions;
 use http::request::Parts;
 
-use crate::call::{Denied, Key};
-use crate::error::{Error, InvalidCall, InvalidJob, InvalidLimit};
+use crate::call::Key;
+use crate::error::{Denied, Error, InvalidCall, InvalidJob, InvalidLimit};
 use crate::web::answer::{Refusal, error_response};
 use crate::web::keys::{KeyExtractor, NoKey};
 use crate::web::{NoRequestLimits, RequestHold, RequestLimits, log};

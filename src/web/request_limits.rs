@@ -258,7 +258,7 @@ impl RequestLimits {
         let permit = if enforced.is_empty() {
             UNLIMITED
         } else {
-            match self.rules.ask(enforced.clone()).await {
+            match self.rules.take(enforced.clone()).await {
                 Ok((decision, lease)) => {
                     self.rules.learn_windows(&limits(&enforced)).await;
                     let is_denied = decision.is_denied();

@@ -4,8 +4,7 @@ use std::sync::Arc;
 
 use tonic::Status;
 
-use crate::call::Denied;
-use crate::error::{Error, InvalidCall, InvalidJob, InvalidLimit};
+use crate::error::{Denied, Error, InvalidCall, InvalidJob, InvalidLimit};
 use crate::web::answer::Refusal;
 use crate::web::{NoRequestLimits, log};
 

@@ -363,7 +363,12 @@ async fn every_sql_error_shows_the_value_and_a_remedy() {
         (once("''", "1"), "invalid_idempotency_key: the idempotency key has 0 bytes", "a key of its own"),
         (once("'1'", "0"), "invalid_idempotency_key: keep is 0, not 1 or more", "in microseconds"),
         (claim("0", "0", "1", "1"), "invalid_claim: most is 0, not 1 or more", "Use a value from this range"),
-        (claim("1", "-1", "1", "1"), "invalid_claim: ahead is -1, not 0 or more", "Use a value from this range"),
+        (claim("1", "-1", "1", "1"), "invalid_claim: ahead is -1, not 0 to 1000000", "Use a value from this range"),
+        (
+            claim("1", "1000001", "1", "1"),
+            "invalid_claim: ahead is 1000001, not 0 to 1000000",
+            "Use a value from this range",
+        ),
         (claim("1", "0", "NULL", "1"), "invalid_claim: lease is NULL, not 1 or more", "Use a value from this range"),
         (claim("1", "0", "1", "0"), "invalid_claim: sleep is 0, not 1 or more", "Use a value from this range"),
     ];

@@ -162,6 +162,13 @@ fn several(name: &str, asks: &[Ask]) -> String {
             "fixed_window" => ask.start.to_string(),
             _ => (ask.start % ask.period).to_string(),
         });
+        if let [Ask { kind: "token_bucket", .. }, Ask { kind: "token_bucket", .. }] = asks {
+            let arguments = asks.iter().enumerate().map(|(nth, Ask { rate, period, capacity, count, .. })| {
+                format!("'few', 'k{}', {rate}, {period}, {capacity}, {count}", nth + 1)
+            });
+            let arguments: Vec<String> = arguments.collect();
+            return format!("SELECT rate_limit._take_two_token_buckets({})", arguments.join(", "));
+        }
         format!(
             "SELECT rate_limit._take_few({names}, ARRAY[{kinds}], ARRAY[{rates}]::float8[], ARRAY[{periods}]::bigint[], \
              ARRAY[{capacities}]::float8[], ARRAY[{phases}]::bigint[], ARRAY[{counts}]::float8[])"
@@ -198,18 +205,18 @@ async fn a_few_buckets_are_decided_as_by_the_general_function() {
     let mut random = 0xfe3_u64;
     let mut next = move |below: usize| (xorshift(&mut random) % below as u64) as usize;
     let (mut allowed, mut denied, mut failed) = (0, 0, 0);
-    let kinds = ["token_bucket", "fixed_window", "sliding_window"];
+    let kinds = ["token_bucket", "token_bucket", "fixed_window", "sliding_window"];
     for _ in 0..cases(300) {
         sqlx::query("TRUNCATE rate_limit.rate_limits").execute(&mut conn).await.expect("truncate");
         let mut now = NOW;
         let mut limits: Vec<_> = (0..2 + next(3))
-            .map(|_| (kinds[next(3)], NUMBERS[next(8)], [1, 999, HOUR, 24 * HOUR][next(4)], next(5) as i64 * HOUR / 2))
+            .map(|_| (kinds[next(4)], NUMBERS[next(8)], [1, 999, HOUR, 24 * HOUR][next(4)], next(5) as i64 * HOUR / 2))
             .collect();
         for _ in 0..20 {
             now += [0, 1, 1_000, HOUR / 3, HOUR, -HOUR / 5][next(6)];
             let changed = next(limits.len());
             match next(25) {
-                0 => limits[changed].0 = kinds[next(3)],
+                0 => limits[changed].0 = kinds[next(4)],
                 1 => limits[changed].1 = NUMBERS[next(8)],
                 2 => limits[changed].2 = [1, 999, HOUR, 24 * HOUR][next(4)],
                 3 => limits[changed].3 = next(5) as i64 * HOUR / 2,

@@ -170,7 +170,7 @@ impl Runs {
             Prepare | Statement => true,
             Commit => self != Self::Within,
             Probe => self == Self::Unit,
-            Point::Flush | Point::AdvisoryLock | Point::Version => false,
+            Point::Flush | Point::Claim | Point::AdvisoryLock | Point::Version => false,
         }
     }
 }

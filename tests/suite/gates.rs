@@ -210,12 +210,16 @@ async fn a_call_that_takes_nothing_writes_nothing() {
             tx.commit().await.expect("commit");
         };
         make().await; // Fills the caches.
-        let (wal, versions) = written(&server).await;
-        make().await;
-        let after = written(&server).await;
-        assert_eq!(after.1, versions);
-        // From time to time, the server itself logs the running transactions to the WAL.
-        assert!(after.0 - wal < 1_000, "{} bytes", after.0 - wal);
+        // From time to time, the server itself logs the running transactions to the WAL, so the fewest of three times count.
+        let mut bytes = i64::MAX;
+        for _ in 0..3 {
+            let (wal, versions) = written(&server).await;
+            make().await;
+            let after = written(&server).await;
+            assert_eq!(after.1, versions);
+            bytes = bytes.min(after.0 - wal);
+        }
+        assert!(bytes < 1_000, "{bytes} bytes");
         limiter.reset(present.clone()).await.expect("a reset");
     }
 }

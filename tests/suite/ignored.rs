@@ -48,3 +48,33 @@ fn rust_code_in_the_guide_that_is_no_documentation_test_is_in_an_example() {
     }
     assert!(compared > 5, "{compared}");
 }
+
+/// CONTRIBUTING.md and the justfile have the same commands, and the scripts that they call exist.
+#[test]
+fn the_justfile_has_the_commands_of_contributing() {
+    let read = |file: &str| fs::read_to_string(root().join(file)).expect(file);
+    let (contributing, justfile) = (read("CONTRIBUTING.md"), read("justfile"));
+    let recipes: Vec<&str> = justfile
+        .lines()
+        .filter(|line| line.starts_with(char::is_alphabetic) && line.ends_with(':'))
+        .filter_map(|line| line.split([' ', ':']).next())
+        .filter(|name| *name != "default")
+        .collect();
+    assert!(recipes.len() > 8, "{recipes:?}");
+    for recipe in &recipes {
+        let named = [format!("`just {recipe}`"), format!("`just {recipe} ")];
+        assert!(named.iter().any(|name| contributing.contains(name)), "CONTRIBUTING.md lacks just {recipe}");
+    }
+    for name in contributing.split("`just ").skip(1).filter_map(|rest| rest.split(['`', ' ']).next()) {
+        assert!(recipes.contains(&name), "the justfile lacks {name}");
+    }
+    for script in justfile.split_whitespace().filter(|word| word.starts_with("tests/") || word.starts_with(".ci/")) {
+        assert!(root().join(script).is_file(), "there is no {script}");
+    }
+    let workflow = read(".github/workflows/ci.yml");
+    let (_, parts) = workflow.split_once("part: [").expect("the parts");
+    let script = read(".ci/run");
+    for part in parts.split(']').next().expect("the parts").split(", ").filter_map(|part| part.split(' ').next()) {
+        assert!(script.contains(&format!("\n{part}() ")), ".ci/run has no part {part}");
+    }
+}

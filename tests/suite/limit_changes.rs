@@ -174,7 +174,7 @@ async fn a_changed_window_grants_nothing_again_in_any_way() {
             (days_from(30, date(-9)), fixed(7, -5)),
         ];
         for (before, after) in cases {
-            let clock = TestClock::install(&database.app, &Schema::default()).await.expect("a test clock");
+            let clock = TestClock::install(&database.pool, &Schema::default()).await.expect("a test clock");
             let limits = |limit: &Limit| {
                 let other = Limit::token_bucket(1000, gate::CENTURY);
                 Limits::new().define("w", *limit).and_then(|limits| limits.define("other", other)).expect("limits")

@@ -49,6 +49,9 @@ async fn callers_at_two_isolation_levels_lock_new_and_existing_rows_in_one_order
 const FEW: &str = "SELECT rate_limit._take_few(ARRAY['n', 'n'], ARRAY['a', 'b'], ARRAY['token_bucket', 'token_bucket'],
     ARRAY[1e6, 1e6], ARRAY[3155760000000000, 3155760000000000], ARRAY[1e6, 1e6], ARRAY[0, 0]::bigint[], ARRAY[1, 1])";
 
+const TWO: &str = "SELECT rate_limit._take_two_token_buckets('n', 'a', 1e6, 3155760000000000, 1e6, 1, 'n', 'b', 1e6, 3155760000000000,
+    1e6, 1)";
+
 /// A batch on the buckets a and b.
 const SUMS: &str =
     "SELECT rate_limit._decide_sums(ARRAY['token_bucket'], ARRAY[1e6], ARRAY[3155760000000000], NULL, NULL, NULL,
@@ -61,7 +64,14 @@ async fn a_call_that_waited_for_a_row_inserts_none() {
     let of_another_kind = Ask { kind: "fixed_window", ..Ask::limit(&["a"], 1.0, 1, 1e6) }.group();
     let emptied = "UPDATE rate_limit.rate_limits SET value = 0 WHERE key = 'a'";
     let locked = "SELECT FROM rate_limit.rate_limits WHERE key = 'a' FOR UPDATE";
-    let cases = [(FEW, locked, true), (FEW, &of_another_kind, true), (SUMS, locked, true), (SUMS, emptied, false)];
+    let cases = [
+        (TWO, locked, true),
+        (TWO, &of_another_kind, true),
+        (FEW, locked, true),
+        (FEW, &of_another_kind, true),
+        (SUMS, locked, true),
+        (SUMS, emptied, false),
+    ];
     for (level, (call, change, b_existed)) in LEVELS.iter().flat_map(|level| cases.map(|case| (*level, case))) {
         let database = Database::migrated().await;
         let mut setup = session(&database, "READ COMMITTED").await;

@@ -110,7 +110,8 @@ async fn concurrent_migrations_succeed_statement_by_statement() {
              SELECT indexdef FROM pg_indexes WHERE schemaname = 'rate_limit' UNION ALL
              SELECT attrelid::regclass || attname || attnum || format_type(atttypid, NULL) FROM pg_attribute
              WHERE attrelid IN (SELECT oid FROM pg_class WHERE relnamespace = 'rate_limit'::regnamespace AND relkind IN ('r', 'v'))) AS x";
-        let usual = Database::migrated().await;
+        let usual = Database::empty().await;
+        Migrator::default().run(&usual.pool).await.expect("migrate");
         let (stepped, usual): (String, String) =
             (one(&database.pool, described).await, one(&usual.pool, described).await);
         assert!(stepped == usual, "the result differs from that of a migration in one transaction");

@@ -23,7 +23,7 @@ fn limits() -> Limits {
 }
 
 async fn install(database: &Database) -> TestClock {
-    TestClock::install(&database.app, &Schema::default()).await.expect("a test clock")
+    TestClock::install(&database.pool, &Schema::default()).await.expect("a test clock")
 }
 
 /// A limiter with a pool of its own, as another process has.

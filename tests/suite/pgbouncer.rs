@@ -1,6 +1,6 @@
 //! Behind pgbouncer 1.18 in transaction mode, one setting is sufficient, and without it nothing is over-admitted.
 //!
-//! `PG_LIMITER_TEST_POOLER=pgbouncer` runs more of the suite behind it: see CONTRIBUTING.md.
+//! `PG_LIMITER_TEST_POOLER=pgbouncer` runs more of the suite behind it: see docs/testing.md.
 
 use std::time::Duration;
 

@@ -1,8 +1,10 @@
 //! Jobs that cannot start yet and share a bucket with others: none starves, and none starts on tokens that do not exist.
 
+use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
-use pg_limiter::queue::{Job, JobState, Queue};
+use pg_limiter::queue::{Finish, Job, JobState, Queue, RunningJob, handler_fn};
+use pg_limiter::sqlx::PgConnection;
 use pg_limiter::{Item, Limit, Limits};
 
 use crate::queue::{queue_with, quick, work_until_done};
@@ -64,7 +66,8 @@ async fn oversized_jobs_start_at_the_rate_after_workers_were_away() {
 #[tokio::test]
 async fn a_cancelled_and_requeued_job_starts_on_no_earlier_payment() {
     let database = Database::migrated().await;
-    let (rate, capacity) = (10.0, 1.0);
+    // The large job has paid after 4 s.
+    let (rate, capacity) = (2.0, 1.0);
     let queue = queue_of(&database, rate, capacity).await;
     let limit = ("l", rate, SECOND, capacity);
     enqueue(&queue, of("a", 1)).await;
@@ -74,7 +77,7 @@ async fn a_cancelled_and_requeued_job_starts_on_no_earlier_payment() {
     looks_again(&database).await;
     assert_eq!(claim(&database.pool, 9, 0, limit).await, []);
     assert_eq!(queue.cancel(large).await.expect("an answer"), JobState::Available);
-    tokio::time::sleep(Duration::from_millis(1_000)).await;
+    tokio::time::sleep(Duration::from_millis(4_500)).await;
     assert_eq!(claim(&database.pool, 9, 0, limit).await, []);
     assert!(queue.requeue(large).await.expect("an answer").is_some());
     let small = enqueue(&queue, of("b", 1)).await;
@@ -208,5 +211,81 @@ async fn a_worker_claims_whatever_the_isolation_level_of_its_sessions() {
         }
         work_until_done(&queue, quick(), idle(), 3).await;
         pool.close().await;
+    }
+}
+
+/// Urgent jobs that are due all the time leave a tenth of a worker's starts to the others, in their group and in others, whether
+/// the limit or the worker allows no more.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_stream_of_urgent_jobs_lets_others_start() {
+    let cases = [
+        (1_000.0, "urgent", [1, 1], Duration::ZERO),
+        (40.0, "urgent", [1, 1], Duration::ZERO),
+        (40.0, "urgent", [3, 1], Duration::ZERO),
+        (40.0, "other", [1, 1], Duration::ZERO),
+        (1_000.0, "other", [1, 1], SECOND / 40), // One job in each claim: the next one is claimed when it has ended.
+        (1_000.0, "urgent", [1, 1], SECOND / 40),
+    ];
+    for (rate, group, counts, length) in cases {
+        let database = Database::migrated().await;
+        let queue = queue_of(&database, rate, 1.0).await;
+        let mut ids = Vec::new();
+        for job in counts.map(|count| of(group, count)) {
+            ids.push(enqueue(&queue, job).await);
+        }
+        for _ in 0..60 {
+            enqueue(&queue, of("urgent", 1).priority(1)).await;
+        }
+        make_due(&database).await;
+        let order = Arc::new(Mutex::new(Vec::new()));
+        let seen = Arc::clone(&order);
+        let handler = handler_fn(move |job: &RunningJob, _: &mut PgConnection| {
+            seen.lock().expect("the order").push(job.id);
+            Box::pin(async move {
+                tokio::time::sleep(length).await;
+                Ok(Finish::Done)
+            })
+        });
+        let mut config = quick();
+        config.concurrency = 1;
+        work_until_done(&queue, config, handler, 62).await;
+        let order = order.lock().expect("the order").clone();
+        let places: Vec<usize> =
+            ids.iter().map(|id| order.iter().position(|other| other == id).expect("it started")).collect();
+        let context = format!("{rate} a second, {group}, {counts:?}, {length:?}: {places:?}");
+        // Nine others come before each one. If the first one needs more tokens than there are, it has to wait for some.
+        assert!((9..=12).contains(&places[0]) && (places[0] + 9..=30).contains(&places[1]), "{context}");
+        // The urgent jobs keep their order.
+        let urgent: Vec<i64> = order.into_iter().filter(|id| !ids.contains(id)).collect();
+        assert!(urgent.is_sorted(), "{context}");
+    }
+}
+
+/// A group that shares a limit has to wait as well, although the token arrives while the claim is at work: the claim looks ahead by
+/// more than it takes.
+#[tokio::test]
+async fn a_token_that_arrives_during_a_claim_is_for_the_highest_priority() {
+    // Each reading of the clock takes a millisecond, whatever the machine. The token comes after so many of them.
+    for readings in 12..36 {
+        let database = Database::migrated().await;
+        let (rate, capacity) = (1_000.0 / f64::from(readings), 1.0);
+        let queue = queue_of(&database, rate, capacity).await;
+        let other = enqueue(&queue, of("other", 1)).await;
+        for _ in 0..20 {
+            enqueue(&queue, of("urgent", 1).priority(1)).await;
+        }
+        make_due(&database).await;
+        let slow = "CREATE SEQUENCE public.readings; GRANT ALL ON SEQUENCE public.readings TO PUBLIC;
+             CREATE OR REPLACE FUNCTION rate_limit._clock() RETURNS bigint LANGUAGE sql VOLATILE AS
+             $$ SELECT 1000000000000000 + 1000 * pg_catalog.nextval('public.readings') $$";
+        database.execute(slow).await;
+        let mut started = Vec::new();
+        for _ in 0..100 {
+            if started.len() < 2 {
+                let claimed = claim(&database.pool, 1, 50_000, ("l", rate, SECOND, capacity)).await;
+                started.extend(claimed.into_iter().map(|(id, _)| id));
+            }
+        }
+        assert!(started.len() == 2 && !started.contains(&other), "{readings}: {started:?}");
     }
 }

@@ -4,11 +4,12 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
-use pg_limiter::queue::{Finish, Job, JobState, RunningJob, handler_fn};
+use pg_limiter::queue::{Finish, Job, JobState, Queue, RunningJob, handler_fn};
 use pg_limiter::sqlx::PgConnection;
 use pg_limiter::{Item, Limit, Limits};
 
 use crate::queue::{in_state, queue, queue_with, quick, until_in_state, work_until_done};
+use crate::support::proxy::{Fault, Point, Proxy, Way};
 use crate::support::starts::{assert_in_order, assert_within, record, recorded};
 use crate::support::{Database, estimated, scheduled, sqlx};
 
@@ -315,4 +316,35 @@ async fn jobs_running_at_shutdown_finish_or_are_given_back() {
     let left = queue.jobs(Some(JobState::Scheduled), 10).await.expect("jobs");
     assert_eq!(left.len(), 1);
     assert_eq!((left[0].group.as_str(), left[0].failures), ("for ever", 0));
+}
+
+/// A worker computes the times of its claimed jobs from when the answer arrives. It must not take an earlier answer that was late
+/// for later times.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn jobs_of_a_group_start_in_order_although_answers_are_late() {
+    let database = Database::migrated().await;
+    let proxy = Proxy::before(&database.url).await;
+    let limits = Limits::new().define("l", Limit::token_bucket(40, SECOND).capacity(1)).expect("limits");
+    let mut config = Database::config();
+    config.engine = Some(pg_limiter::Engine::PostgreSql);
+    let limiter = pg_limiter::Limiter::with_config(Database::pool(&proxy.url, 8).await, limits, config);
+    let queue = Queue::new(&limiter, "q").expect("a queue");
+    for _ in 0..80 {
+        scheduled(&queue.enqueue(Job::new(Item::global("l"), &1).expect("a job").group("g")).await.expect("an answer"));
+    }
+    let_pass(&database, 10 * SECOND).await;
+    for _ in 0..200 {
+        proxy.put(Fault { point: Point::Claim, way: Way::Late(SECOND / 8), skip: 1, times: 1 });
+    }
+    let order = Arc::new(Mutex::new(Vec::new()));
+    let seen = Arc::clone(&order);
+    let handler = handler_fn(move |job: &RunningJob, _: &mut PgConnection| {
+        seen.lock().expect("the order").push(job.id);
+        Box::pin(async { Ok(Finish::Done) })
+    });
+    let mut config = quick();
+    config.concurrency = 1;
+    work_until_done(&queue, config, handler, 80).await;
+    let order = order.lock().expect("the order").clone();
+    assert!(order.is_sorted(), "{order:?}");
 }

@@ -12,6 +12,7 @@ use tokio::sync::Semaphore;
 use tokio::task::JoinHandle;
 
 use crate::queue::{in_state, queue_with, quick, until_in_state as until, work_until_done};
+use crate::queue_woken::until_waiting_for_a_wake;
 use crate::support::gate::{CENTURY, limiter};
 use crate::support::{Database, scheduled, sqlx};
 
@@ -137,6 +138,35 @@ fn done() -> impl Handler {
     handler_fn(|_: &RunningJob, _: &mut PgConnection| Box::pin(async { Ok(Finish::Done) }))
 }
 
+/// An enqueue writes each job once, with its slots, tokens and unique id.
+#[tokio::test]
+async fn an_enqueue_writes_no_job_twice() {
+    let database = Database::migrated().await;
+    let queue = queue_with(&database, limits()).await;
+    let mut tx = database.app.begin().await.expect("begin");
+    let slots_and_tokens = [Item::new("one", "k"), Item::new("slow", "k"), Item::new("two", "k").count(2)];
+    let jobs = [
+        Job::new(("one", "a"), &1).expect("a job"),
+        Job::new(("fast", "k"), &1).expect("a job").group("b"),
+        Job::new(slots_and_tokens, &1).expect("a job").unique_id("u").group("c"),
+        Job::new(("two", "d"), &1).expect("a job").unique_id("u"),
+    ];
+    let answers = queue.within(&mut tx).enqueue_all(jobs).await.expect("answers");
+    let written = "SELECT pg_stat_get_xact_tuples_inserted(oid)::bigint, pg_stat_get_xact_tuples_updated(oid)::bigint \
+                   FROM pg_class WHERE oid = 'rate_limit.jobs'::regclass";
+    let written: (i64, i64) = sqlx::query_as(written).fetch_one(&mut *tx).await.expect("what was written");
+    assert_eq!(written, (3, 0), "inserted, updated");
+    tx.commit().await.expect("commit");
+    let mut stored = Vec::new();
+    for answer in &answers[..3] {
+        let job = queue.job(scheduled(answer).id).await.expect("an answer").expect("a job");
+        stored.push(
+            job.slots.iter().map(|slot| format!("{} {} {}", slot.limit, slot.key, slot.count)).collect::<Vec<_>>(),
+        );
+    }
+    assert_eq!(stored, [vec!["one a 1"], vec![], vec!["one k 1", "two k 2"]]);
+}
+
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn several_workers_run_no_more_jobs_than_slots_and_in_order() {
     let database = Database::migrated().await;
@@ -214,7 +244,7 @@ async fn a_job_waits_for_an_outside_holder_and_starts_after_its_release() {
     let lease = queue.limiter().acquire(("one", "k")).await.expect("an answer").enforce().expect("a slot");
     let first = slots(&queue, "k", "one", "k").await;
     let worker = background(queue.worker(sleepy(), done()).expect("a worker"));
-    until_in_state(&queue, JobState::Available, 1).await;
+    until_waiting_for_a_wake(&database, &queue, 1).await;
     // Another group, and a job without slots that waits behind the first one of its group.
     slots(&queue, "other", "one", "other").await;
     let second = enqueue(&queue, Job::new(("fast", "k"), &1).expect("a job")).await;
@@ -246,7 +276,7 @@ async fn a_release_or_reset_in_sql_wakes_a_worker() {
             )
             .await;
         slots(&queue, "k", "one", "k").await;
-        until_in_state(&queue, JobState::Available, 1).await;
+        until_waiting_for_a_wake(&database, &queue, 1).await;
         database.execute(sql).await;
         until_in_state(&queue, JobState::Done, nth).await;
         while free(&queue, "one", "k").await < 1.0 {
@@ -255,7 +285,7 @@ async fn a_release_or_reset_in_sql_wakes_a_worker() {
     }
     let lease = queue.limiter().acquire(("one", "k")).await.expect("an answer").enforce().expect("a slot");
     slots(&queue, "k", "one", "k").await;
-    until_in_state(&queue, JobState::Available, 1).await;
+    until_waiting_for_a_wake(&database, &queue, 1).await;
     queue.limiter().reset(("one", "k")).await.expect("a reset");
     until_in_state(&queue, JobState::Done, 3).await;
     assert!(!lease.release().await.expect("an answer"));
@@ -302,7 +332,7 @@ async fn a_job_needs_its_tokens_and_its_slots() {
     let first = enqueue(&queue, both()).await;
     let gate = Arc::new(Semaphore::new(0));
     let worker = background(queue.worker(sleepy(), gated(&gate)).expect("a worker"));
-    until_in_state(&queue, JobState::Available, 1).await;
+    until_waiting_for_a_wake(&database, &queue, 1).await;
     // While the slot is taken, no token is.
     let taken = "SELECT count(*) FROM rate_limit.rate_limits WHERE name = 'slow/started'";
     assert_eq!(number(&database.pool, taken).await, 0);
@@ -320,7 +350,7 @@ async fn a_job_needs_its_tokens_and_its_slots() {
     assert!(ticket.wait > HOUR, "{:?}", ticket.wait);
     database.execute("UPDATE rate_limit.jobs SET run_at = 0 WHERE state = 'scheduled'").await;
     slots(&queue, "other", "one", "other").await; // It wakes the worker.
-    until_in_state(&queue, JobState::Available, 1).await;
+    until_waiting_for_a_wake(&database, &queue, 1).await;
     until_in_state(&queue, JobState::Done, 3).await;
     worker.stop().await;
     assert_eq!(free(&queue, "one", "k").await, 1.0);
@@ -335,7 +365,7 @@ async fn a_job_takes_all_its_slots_or_none() {
     let job = Job::new([Item::new("two", "k").count(2), Item::new("one", "k")], &1).expect("a job").group("both");
     enqueue(&queue, job).await;
     let worker = background(queue.worker(sleepy(), done()).expect("a worker"));
-    until_in_state(&queue, JobState::Available, 1).await;
+    until_waiting_for_a_wake(&database, &queue, 1).await;
     assert_eq!(free(&queue, "two", "k").await, 2.0);
     slots(&queue, "two", "two", "k").await;
     until_in_state(&queue, JobState::Done, 1).await;
@@ -357,7 +387,7 @@ async fn a_waiting_job_can_be_cancelled_and_a_running_one_cannot() {
     let gate = Arc::new(Semaphore::new(0));
     let worker = background(queue.worker(sleepy(), gated(&gate)).expect("a worker"));
     until_in_state(&queue, JobState::Running, 1).await;
-    until_in_state(&queue, JobState::Available, 2).await;
+    until_waiting_for_a_wake(&database, &queue, 2).await;
     assert_eq!(queue.cancel(first).await.expect("an answer"), JobState::Running);
     assert_eq!(free(&queue, "one", "k").await, 0.0);
     assert_eq!(queue.cancel(second).await.expect("an answer"), JobState::Available);
@@ -369,9 +399,9 @@ async fn a_waiting_job_can_be_cancelled_and_a_running_one_cannot() {
     // The only job that waits is cancelled: the slot goes to the next group.
     let lease = queue.limiter().acquire(("one", "k")).await.expect("an answer").enforce().expect("a slot");
     let cancelled = slots(&queue, "first", "one", "k").await;
-    until_in_state(&queue, JobState::Available, 1).await;
+    until_waiting_for_a_wake(&database, &queue, 1).await;
     let next = slots(&queue, "next", "one", "k").await;
-    until_in_state(&queue, JobState::Available, 2).await;
+    until_waiting_for_a_wake(&database, &queue, 2).await;
     queue.cancel(cancelled).await.expect("an answer");
     gate.add_permits(1);
     lease.release().await.expect("an answer");
@@ -436,7 +466,7 @@ async fn a_locked_bucket_of_slots_delays_only_its_own_jobs() {
     assert_eq!(locked.expect("a lock").rows_affected(), 1);
     let held = slots(&queue, "k", "two", "k").await;
     let worker = background(queue.worker(sleepy(), done()).expect("a worker"));
-    until_in_state(&queue, JobState::Available, 1).await;
+    until_waiting_for_a_wake(&database, &queue, 1).await;
     slots(&queue, "other", "two", "other").await;
     until_in_state(&queue, JobState::Done, 1).await;
     assert_eq!(state(&queue, held).await, JobState::Available);

@@ -31,7 +31,7 @@ fn done() -> impl Handler {
 
 /// Waits until so many jobs wait, and the worker counts as asleep. An earlier change sends no notification, and a worker that
 /// never polls would miss it.
-async fn until_waiting_for_a_wake(database: &Database, queue: &Queue, jobs: i64) {
+pub async fn until_waiting_for_a_wake(database: &Database, queue: &Queue, jobs: i64) {
     until_in_state(queue, JobState::Available, jobs).await;
     let asleep = "SELECT count(*) FROM rate_limit.workers WHERE asleep_until > rate_limit._clock() + 1000000000";
     while sqlx::query_scalar::<i64>(asleep).fetch_one(&database.pool).await.expect("a count") < 1 {

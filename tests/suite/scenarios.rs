@@ -3,7 +3,8 @@
 
 use std::collections::BTreeMap;
 
-use pg_limiter::sqlx::{Connection, Row};
+use pg_limiter::sqlx::pool::PoolConnection;
+use pg_limiter::sqlx::{Connection, Postgres, Row};
 use serde::Deserialize;
 
 use crate::model::{Kind, Rule};
@@ -159,10 +160,17 @@ fn cases() -> Vec<Case> {
     cases
 }
 
+/// A connection as the owner, which may set the clock.
+async fn as_owner(database: &Database) -> PoolConnection<Postgres> {
+    let mut conn = database.app.acquire().await.expect("a connection");
+    sqlx::query("SET ROLE NONE").execute(&mut *conn).await.expect("the owner");
+    conn
+}
+
 #[tokio::test]
 async fn the_deciding_function_gives_the_worked_answers() {
     let database = Database::migrated().await;
-    let mut conn = database.app.acquire().await.expect("a connection");
+    let mut conn = as_owner(&database).await;
     for case in cases() {
         for (nth, step) in case.scenario.steps.iter().enumerate() {
             let mut tx = conn.begin().await.expect("begin");
@@ -184,7 +192,7 @@ async fn the_deciding_function_gives_the_worked_answers() {
 #[tokio::test]
 async fn whole_scenarios_in_one_statement_give_the_worked_answers() {
     let database = Database::migrated().await;
-    let mut conn = database.app.acquire().await.expect("a connection");
+    let mut conn = as_owner(&database).await;
     for case in cases() {
         let steps: Vec<&ScenarioStep> = case.scenario.steps.iter().filter(|step| is_error(step).is_none()).collect();
         let mut tx = conn.begin().await.expect("begin");
@@ -199,7 +207,7 @@ async fn whole_scenarios_in_one_statement_give_the_worked_answers() {
 #[tokio::test]
 async fn the_public_functions_give_the_worked_answers() {
     let database = Database::migrated().await;
-    let mut conn = database.app.acquire().await.expect("a connection");
+    let mut conn = as_owner(&database).await;
     for case in cases() {
         let Some(config) = &case.scenario.config else { continue };
         for (nth, step) in case.scenario.steps.iter().enumerate() {

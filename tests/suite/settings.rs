@@ -100,13 +100,20 @@ async fn everything_works(settings: &[&str]) {
         while let Err(error) = unit_of_work(&limiter, &runs).await {
             assert!(error.to_string().contains("raise statement_timeout"), "{}: {error}", context("unit of work"));
         }
-        loop {
+        for round in 0.. {
+            assert!(round < 1_000, "{}", context("within"));
             let mut tx = pool.begin().await.expect("begin");
             match limiter.within(&mut tx).limit(group()).await {
                 Ok(decision) => {
                     assert!(decision.is_allowed(), "{}", context("within"));
-                    tx.commit().await.expect("commit");
-                    break;
+                    // A busy machine may leave the transaction idle for longer than the caller's own limit.
+                    match tx.commit().await {
+                        Err(error) if error.to_string().contains("idle-in-transaction") => {}
+                        committed => {
+                            committed.expect("commit");
+                            break;
+                        }
+                    }
                 }
                 Err(error) => {
                     assert!(error.to_string().contains("raise statement_timeout"), "{}: {error}", context("within"));
@@ -207,8 +214,8 @@ async fn a_read_only_database_fails_at_once_with_the_name_of_the_setting() {
         assert!(matches!(error, Error::Database { .. }) && is_named, "{what}: {error}");
         assert!(!error.is_retryable(), "{what}");
     };
-    let began = Instant::now();
     for connections in [Connections::Own, Connections::Pool] {
+        let began = Instant::now();
         let limiter = limiter(&pool, connections);
         for item in group() {
             names_it(&limiter.limit([item]).await.expect_err("read-only"), "limit");
@@ -239,7 +246,9 @@ async fn a_read_only_database_fails_at_once_with_the_name_of_the_setting() {
         assert!(error.to_string().contains("default_transaction_read_only"), "{error}");
         tx.rollback().await.expect("rollback");
         assert_eq!(limiter.retries(), 0);
+        assert!(began.elapsed() < Duration::from_secs(10), "it kept retrying for {:?}", began.elapsed());
     }
+    let began = Instant::now();
     let error = Migrator::new(Schema::new("other").expect("a schema")).run(&pool).await.expect_err("read-only");
     assert!(matches!(error, MigrateError::ReadOnly { .. }), "{error}");
     assert!(error.to_string().contains("default_transaction_read_only = off"), "{error}");

@@ -7,7 +7,7 @@ use pg_limiter::{Item, Limit, Limiter, Limits};
 
 use crate::support::Database;
 
-const RATE: f64 = 200.0;
+const RATE: f64 = 10.0;
 const CAPACITY: f64 = 20.0;
 /// YugabyteDB's default of max_clock_skew_usec.
 const SKEW: f64 = 0.5;
@@ -62,8 +62,8 @@ async fn a_difference_of_clocks_is_granted_once() {
         // The bucket is full at first, and the largest difference between two clocks is 1.5 times the skew.
         let most = CAPACITY + RATE * (elapsed + 1.5 * SKEW);
         assert!(admitted <= most, "{name}: {admitted} admitted in {elapsed} s, {most} at most");
-        // If each turn granted the difference, it would be far more.
-        assert!(1200.0 * RATE * SKEW > 10.0 * most);
+        // If each turn granted the difference, all calls would be admitted.
+        assert!(RATE * SKEW >= 1.0 && most < 1200.0, "{most}: the machine is too slow for this test");
     }
 }
 

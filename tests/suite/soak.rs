@@ -113,7 +113,7 @@ async fn a_soak_survives_its_faults_and_leaves_nothing() {
 async fn a_soak_without_faults_reports_none() {
     let database = database_in_use().await;
     let before = everything(&database).await;
-    let args = ["--time", "2s", "--callers", "24", "--no-faults", "--durability", "relaxed"];
+    let args = ["--time", "6s", "--callers", "24", "--no-faults", "--durability", "relaxed"];
     let (summary, shown) = soak(&database.url, &args, pending()).await;
     let (summary, text) = (summary.expect("a summary"), shown.text);
     assert_eq!((summary.exit_code(), shown.notes), (0, Vec::new()), "{text}");

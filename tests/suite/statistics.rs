@@ -270,7 +270,7 @@ impl Failing {
 }
 
 /// The functions that consist of a single expression or query.
-const EXPRESSIONS: [&str; 28] = [
+const EXPRESSIONS: [&str; 29] = [
     "_asked",
     "_asked_slots",
     "_calendar_window_idle_at",
@@ -288,6 +288,7 @@ const EXPRESSIONS: [&str; 28] = [
     "_left",
     "_phase",
     "_sliding_window_earlier",
+    "_sliding_window_grid",
     "_sliding_window_idle_after",
     "_sliding_window_left_at",
     "_sliding_window_passed",

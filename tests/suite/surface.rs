@@ -276,15 +276,23 @@ fn the_code_for_other_drivers_is_that_of_the_examples() {
     }
 }
 
-/// A table row is either in the README or in the guide.
+/// A table row is in one document.
 #[test]
-fn no_table_row_is_in_both_the_readme_and_the_guide() {
-    let is_row = |line: &&str| line.starts_with('|') && line.contains(|c: char| !"|-: ".contains(c));
-    let in_readme: Vec<&str> = guide::README.lines().filter(is_row).collect();
-    assert!(in_readme.len() >= 15, "{in_readme:?}");
-    for (name, text) in guide::GUIDE {
-        for row in text.lines().filter(is_row) {
-            assert!(!in_readme.contains(&row), "{name}: {row}");
+fn no_table_row_is_in_two_documents() {
+    let is_rule = |line: &str| line.starts_with('|') && !line.contains(|c: char| !"|-: ".contains(c));
+    let mut rows = Vec::new();
+    for (name, text) in guide::GUIDE.into_iter().chain([("README", guide::README)]) {
+        let lines: Vec<&str> = text.lines().chain([""]).collect();
+        // The line above the rule has the headings.
+        let are_rows =
+            lines.windows(2).filter(|pair| pair[0].starts_with('|') && !is_rule(pair[0]) && !is_rule(pair[1]));
+        rows.extend(are_rows.map(|pair| (pair[0], name)));
+    }
+    assert!(rows.len() >= 400, "{}", rows.len());
+    let mut seen = std::collections::BTreeMap::new();
+    for (row, name) in rows {
+        if let Some(other) = seen.insert(row, name) {
+            panic!("{name} and {other}: {row}");
         }
     }
 }
@@ -302,8 +310,16 @@ fn every_link_in_the_documents_resolves() {
         entries.filter(|path| path.extension().is_some_and(|extension| extension == "md")).collect();
     assert_eq!(listed, found, "the list in support/guide.rs and the chapters");
     let others = ["README.md", "CHANGELOG.md", "CONTRIBUTING.md", "SECURITY.md", "fuzz/README.md"].map(str::to_owned);
+    let docs = ["docs", "docs/decisions"].into_iter().flat_map(|folder| {
+        let entries =
+            std::fs::read_dir(root.join(folder)).expect("a folder").map(|entry| entry.expect("an entry").path());
+        let files = entries.filter(|path| path.is_file()).map(|path| path.file_name().expect("a name").to_owned());
+        files.map(move |name| format!("{folder}/{}", name.to_str().expect("a name"))).collect::<Vec<_>>()
+    });
+    let docs: Vec<_> = docs.collect();
+    assert!(docs.len() > 10, "{docs:?}");
     let mut checked = 0;
-    for file in chapters.iter().chain(&others) {
+    for file in chapters.iter().chain(&others).chain(&docs) {
         let path = root.join(file);
         let text = std::fs::read_to_string(&path).expect("a document");
         let prose: String = text.split("```").step_by(2).collect();
@@ -327,30 +343,53 @@ fn every_link_in_the_documents_resolves() {
     assert!(checked > 60, "{checked} links");
 }
 
-/// Every public async function documents its errors, what dropping it does, and which transaction it runs in.
+/// Every public async function documents its errors, what dropping it does, and which transaction it runs in, or its type does
+/// for all its functions.
 #[test]
 fn every_async_call_documents_errors_cancel_safety_and_transactions() {
+    const HEADINGS: [&str; 3] = ["/// # Errors", "/// # Cancel safety", "/// # In a transaction"];
     let source = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("src");
-    let (mut folders, mut calls) = (vec![source.clone()], 0);
+    let (mut folders, mut files) = (vec![source], Vec::new());
     while let Some(folder) = folders.pop() {
         for entry in std::fs::read_dir(folder).expect("a folder").map(|entry| entry.expect("an entry").path()) {
             if entry.is_dir() {
                 folders.push(entry);
             } else if entry.extension().is_some_and(|extension| extension == "rs") {
                 let text = std::fs::read_to_string(&entry).expect("a file");
-                let lines: Vec<&str> = text.lines().map(str::trim_start).collect();
-                for (nth, line) in lines.iter().enumerate().filter(|(_, line)| line.starts_with("pub async fn")) {
-                    if line.starts_with("pub async fn close(") {
-                        continue; // `close` cannot fail.
-                    }
-                    calls += 1;
-                    let docs =
-                        lines[..nth].iter().rev().take_while(|line| line.starts_with("///") || line.starts_with("#["));
-                    let docs: Vec<&str> = docs.copied().collect();
-                    for heading in ["/// # Errors", "/// # Cancel safety", "/// # In a transaction"] {
-                        assert!(docs.contains(&heading), "{}: {line} lacks {heading}", entry.display());
-                    }
-                }
+                files.push((entry, text));
+            }
+        }
+    }
+    let has_all_headings = |lines: &[&str]| {
+        let docs = |line: &&&str| line.trim_start().starts_with("///") || line.trim_start().starts_with("#[");
+        let docs: Vec<&str> = lines.iter().rev().take_while(docs).map(|line| line.trim_start()).collect();
+        HEADINGS.iter().all(|heading| docs.contains(heading))
+    };
+    let name = |text: &str| text.split(|c: char| !c.is_alphanumeric()).next().unwrap_or_default().to_owned();
+    let mut documented_types = BTreeSet::new();
+    for (_, text) in &files {
+        let lines: Vec<&str> = text.lines().collect();
+        for (nth, line) in lines.iter().enumerate() {
+            if let Some(rest) = line.strip_prefix("pub struct ").filter(|_| has_all_headings(&lines[..nth])) {
+                documented_types.insert(name(rest));
+            }
+        }
+    }
+    assert_eq!(documented_types, BTreeSet::from(["Limiter", "QueueWithin", "Within"].map(str::to_owned)));
+    let mut calls = 0;
+    for (path, text) in &files {
+        let lines: Vec<&str> = text.lines().collect();
+        let mut type_name = String::new();
+        for (nth, line) in lines.iter().enumerate() {
+            if line.starts_with("impl") {
+                type_name = line.strip_prefix("impl ").map(name).unwrap_or_default();
+            }
+            // `close` cannot fail.
+            let is_call = line.trim_start().starts_with("pub async fn") && !line.contains("pub async fn close(");
+            if is_call {
+                calls += 1;
+                let is_of_type = line.starts_with(' ') && documented_types.contains(&type_name);
+                assert!(is_of_type || has_all_headings(&lines[..nth]), "{}: {line} lacks headings", path.display());
             }
         }
     }

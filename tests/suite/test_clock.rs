@@ -33,7 +33,7 @@ fn limits() -> Limits {
 }
 
 async fn install(database: &Database) -> TestClock {
-    TestClock::install(&database.app, &Schema::default()).await.expect("a test clock")
+    TestClock::install(&database.pool, &Schema::default()).await.expect("a test clock")
 }
 
 async fn is_allowed(limiter: &Limiter, name: &str) -> bool {

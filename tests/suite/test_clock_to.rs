@@ -12,7 +12,7 @@ use crate::support::{Database, scheduled};
 const HOUR: Duration = Duration::from_secs(3600);
 
 async fn install(database: &Database) -> TestClock {
-    TestClock::install(&database.app, &Schema::default()).await.expect("a test clock")
+    TestClock::install(&database.pool, &Schema::default()).await.expect("a test clock")
 }
 
 #[tokio::test]

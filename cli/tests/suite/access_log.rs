@@ -36,6 +36,33 @@ fn a_first_field_that_is_no_address_names_the_format() {
     }
 }
 
+/// As servers write the header of a request that several proxies have passed on.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_list_of_addresses_is_read_in_any_format() {
+    let database = Database::empty().await;
+    let tail = "[17/May/2015:10:05:03 +0000] \"GET / HTTP/1.1\" 200 1";
+    for (format, before) in [
+        ("%{X-Forwarded-For}i %l %u %t \"%r\" %>s %b", "LIST - -"),
+        ("%v:%p %{X-Forwarded-For}i %l %u %t \"%r\" %>s %b", "example.com:80 LIST - -"),
+        ("%{X-Forwarded-For}i %h %l %u %t \"%r\" %>s %b", "LIST 10.0.0.9 - -"),
+        ("%h %{X-Forwarded-For}i %l %u %t \"%r\" %>s %b", "10.0.0.9 LIST - -"),
+        (
+            "$http_x_forwarded_for $remote_addr - $remote_user [$time_local] \"$request\" $status $body_bytes_sent",
+            "LIST 10.0.0.9 - -",
+        ),
+        ("$http_x_forwarded_for $request_time [$time_local] \"$request\" $status $body_bytes_sent", "LIST 0.003"),
+    ] {
+        let line =
+            |place: usize| format!("{} {tail}", before.replace("LIST", &format!("203.0.113.{}, 10.0.0.1", place % 3)));
+        let run = replay(Some(&database.url), &log(line), &["--log-format", format, "--trusted-proxies", "10.0.0.0/8"]);
+        assert_eq!(run.code, Some(0), "{format}: {}", run.stderr);
+        for key in ["203.0.113.0", "203.0.113.1", "203.0.113.2"] {
+            assert!(run.stdout.contains(key), "{format}: {}", run.stdout);
+        }
+        assert!(!run.stdout.contains("10.0.0."), "{format}: {}", run.stdout);
+    }
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn the_named_format_finds_the_clients() {
     let database = Database::empty().await;

@@ -69,7 +69,7 @@ async fn an_interrupted_bench_leaves_no_row() {
     let database = somebody_elses().await;
     let before = rows(&database).await;
     // One signal during the round trips, and one during the decisions.
-    for (name, seconds) in [("INT", "30"), ("TERM", "1")] {
+    for (name, seconds) in [("INT", "30"), ("TERM", "3")] {
         let mut command = Command::new(tool());
         command.args(["bench", "--seconds", seconds]).env("DATABASE_URL", &database.url);
         let mut child = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().expect("start the tool");

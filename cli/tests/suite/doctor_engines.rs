@@ -26,6 +26,7 @@ fn page(lines: &'static str) -> String {
         let (stream, _) = listener.accept().expect("a visitor");
         let mut request = BufReader::new(&stream).lines().map_while(Result::ok);
         assert_eq!(request.next().as_deref(), Some("GET /varz?raw HTTP/1.0"));
+        assert!(request.next().is_some_and(|line| line.starts_with("Host: 127.0.0.1:")));
         assert!(request.any(|line| line.is_empty()), "the end of the request");
         write!(&stream, "HTTP/1.1 200 OK\r\nContent-Length: {}\r\n\r\n{lines}", lines.len()).expect("answer");
     });
@@ -45,7 +46,8 @@ async fn the_doctor_queries_yugabytedb_for_levels_and_flags() {
     found
         .has("engine", "note", &["YugabyteDB 2025.2.0.0-b131", "has not been run on it"])
         .has("isolation", "warning", &["READ COMMITTED is repeatable read", "yb_enable_read_committed_isolation=true"])
-        .has("skip_prefix_locks", "warning", &["skip_prefix_locks=false", "Isolation::ReadCommitted"])
+        .has("skip_prefix_locks", "warning", &["skip_prefix_locks=false", "LimiterConfig::isolation"])
+        .has("skip_prefix_locks", "warning", &["Isolation::ReadCommitted"])
         .has("yb_enable_read_committed_isolation", "note", &["snapshot"])
         .has("enable_wait_queues", "ok", &[])
         .has("durability", "ok", &["replicas"])
@@ -59,7 +61,8 @@ async fn the_doctor_queries_yugabytedb_for_levels_and_flags() {
         &["500 ms"],
     );
     // No server listens on port 1.
-    let unseen = ["127.0.0.1:1/varz?raw cannot be read", "--tserver", "curl -s"];
+    let command = "curl -s 'http://127.0.0.1:1/varz?raw' | grep -E 'skip_prefix_locks|";
+    let unseen = ["http://127.0.0.1:1/varz?raw cannot be read: Connection refused", "--tserver", command];
     let found = examine_with(&database.url, &["--tserver", "127.0.0.1:1"]);
     found.has("tserver flags", "note", &unseen);
     assert!(!found.by_check.contains_key("skip_prefix_locks"));

@@ -64,7 +64,7 @@ async fn a_job_that_runs_elsewhere_is_not_started() {
     let database = Database::migrated().await;
     let running = start(&database, &[], "sleep 3001");
     until(&database, RUNNING).await;
-    run(&database, &[], "true").refuses(125, &["no slot of \"nightly\" is free"]);
+    run(&database, &[], "true").refuses(125, &["no slot of \"nightly\" is free: it runs elsewhere"]);
     run(&database, &["--exit-code", "no-slot=0"], "true").refuses(0, &["no slot"]);
     // It waits, and tries after the other has failed.
     let waiting = start(&database, &["--wait", "1h"], "exit 0");

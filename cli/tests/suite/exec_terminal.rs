@@ -103,6 +103,10 @@ async fn ctrl_z_stops_the_command_with_the_tool_and_fg_continues_both() {
     let mut terminal = Terminal::shell(&database);
     terminal.types("$EXEC sh -c 'read line; echo st\"\"arted; exec cat'\n\n");
     terminal.shows("started");
+    // The terminal's echo, and then `cat`, which is now at work in place of the shell.
+    terminal.types("once\n");
+    terminal.shows("once");
+    terminal.shows("once");
     for _ in 0..2 {
         terminal.types(SUSPEND);
         terminal.shows("the slots are not renewed");

@@ -70,6 +70,13 @@ async fn json_has_every_row_exactly() {
             "idle_at_time": "2026-01-01T00:01:00Z",
         })
     );
+    let text = export(&database, &["--limit", "a", "--key", "u1"]).stdout;
+    assert_eq!(
+        text,
+        "{\"name\": \"a\", \"key\": \"u1\", \"shard\": 0, \"shards\": 1, \"value\": 2.5, \"ts\": 1767225600000001, \
+         \"idle_at\": 1767225660000000, \"detail\": null, \"ts_time\": \"2026-01-01T00:00:00.000001Z\", \
+         \"idle_at_time\": \"2026-01-01T00:01:00Z\"}\n"
+    );
     assert_eq!(rows[1]["idle_at"], i64::MAX);
     assert_eq!(rows[1]["idle_at_time"], Value::Null, "the year is out of range");
     assert_eq!(rows[0]["value"], 1e-100);

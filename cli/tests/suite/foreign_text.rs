@@ -40,6 +40,21 @@ fn messages_that_quote_files_are_escaped() {
     }
 }
 
+#[test]
+fn messages_that_quote_arguments_are_escaped() {
+    for args in [
+        &["limit", "api", "k", "--rate", ODD, "--period", "1h"][..],
+        &["queue", "show", ODD],
+        &["replay", "--log-format", ODD, "--access-log", "x", "--limits", "x", "--apply", "x"],
+        &["limit", "api", &format!("--{ODD}")],
+        &[ODD],
+    ] {
+        let refused = run(None, args, "");
+        assert_eq!((refused.code, refused.stdout.as_str()), (Some(2), ""), "{args:?}: {}", refused.stderr);
+        assert!(refused.stderr.contains("\\u{1b}") && is_clean(&refused.stderr), "{args:?}: {:?}", refused.stderr);
+    }
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn keys_that_differ_look_different_in_aligned_columns() {
     let database = Database::empty().await;

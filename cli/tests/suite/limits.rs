@@ -79,12 +79,19 @@ async fn commands_use_the_stored_limits() {
     let simulated = tool("simulate --for 1d --calls 10/h --traffic constant");
     assert!(simulated.stdout.contains("api"), "{}{}", simulated.stdout, simulated.stderr);
     tool("simulate --limit sms").refuses(2, &["the database defines no limit \"sms\""]);
+    tool("simulate --limit api --kind fixed_window").refuses(2, &["--limit api names", "leave out --limit"]);
+    tool("limit api u1 --kind fixed_window").refuses(2, &["no limit given"]);
     let call = |limit: &str| format!(r#"{{"at": 1767225600000, "op": "limit", "limit": "{limit}", "key": "u1"}}"#);
-    let (_dir, path) = files(&[("log", "203.0.113.1 - - [01/Jan/2026:00:00:00 +0000] \"GET / HTTP/1.1\" 200 5\n")]);
+    let (_dir, path) = files(&[
+        ("log", "203.0.113.1 - - [01/Jan/2026:00:00:00 +0000] \"GET / HTTP/1.1\" 200 5\n"),
+        ("slots.toml", "[limits.x]\nkind = \"concurrency\"\ncapacity = 2\nlease = \"30s\"\n"),
+    ]);
     let replayed = run(Some(&database.url), &["replay", "--events", "-"], &call("api"));
     assert_eq!((replayed.code, replayed.stderr.as_str()), (Some(0), ""), "{}", replayed.stdout);
     let log = tool(&format!("replay --access-log {} --apply api", path("log")));
     assert!(log.code == Some(0) && log.stdout.contains("capacity 2"), "{}{}", log.stdout, log.stderr);
     tool(&format!("replay --access-log {} --apply sms", path("log"))).refuses(2, &["the database defines no limit"]);
+    let slots = ["replay", "--limits", &path("slots.toml"), "--access-log", &path("log"), "--apply", "x"];
+    run(Some(&database.url), &slots, "").refuses(2, &["\"x\" counts slots"]);
     run(None, &["replay", "--events", "-"], &call("api")).refuses(2, &["no limits given", "--limits FILE"]);
 }

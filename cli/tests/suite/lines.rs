@@ -95,6 +95,58 @@ async fn json_has_an_object_for_each_line_that_is_not_blank() {
     assert!(lines[101].starts_with(r#"{"ok": false"#), "{}", lines[101]);
 }
 
+/// Parts of a line that another format reads are still parts of that line.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_line_that_was_cut_anywhere_is_left_out() {
+    let database = Database::empty().await;
+    let combined = REQUEST.replace('\n', " \"https://www.example.com/a\" \"Mozilla/5.0 (X11; Linux x86_64)\"\n");
+    let main = "$remote_addr - $remote_user [$time_local] \"$request\" $status $body_bytes_sent \"$http_referer\" \
+                \"$http_user_agent\" \"$http_x_forwarded_for\"";
+    let line_of_main = combined.replace('\n', " \"198.51.100.7\"\n");
+    let docker = format!("2026-01-01T00:00:00.000000000Z {combined}");
+    let vhost = format!("example.com:80 {combined}");
+    for (format, line) in
+        [(None, &combined), (Some(main), &line_of_main), (Some("docker"), &docker), (Some("vhost"), &vhost)]
+    {
+        let options = format.map_or_else(Vec::new, |format| vec!["--log-format", format]);
+        let ends = (1..line.len() - 1).step_by(7).map(|end| format!("{}\n", &line[..end]));
+        let junk = format!("{}\u{1b}[31mred\n", line.trim_end());
+        let cut =
+            ends.chain((1..40).step_by(3).map(|start| line[start..].to_owned())).chain([junk]).collect::<String>();
+        let content = format!("{}{cut}{}", line.repeat(300), line.repeat(300));
+        let run = replay(
+            Some(&database.url),
+            "access.log",
+            content.as_bytes(),
+            &[&options[..], &["--max-bad-lines", "50%"]].concat(),
+        );
+        assert_eq!(run.code, Some(0), "{format:?}: {}", run.stderr);
+    }
+}
+
+/// The bytes that clients put into a log stay different.
+#[tokio::test(flavor = "multi_thread")]
+async fn bytes_that_are_no_text_make_different_keys() {
+    let database = Database::empty().await;
+    let mut content = Vec::new();
+    for agent in [&b"a\xffb"[..], b"a\xfeb", "a\u{fffd}b".as_bytes()] {
+        let line = [REQUEST.trim_end().as_bytes(), b" \"-\" \"", agent, b"\"\n"].concat();
+        content.extend(line.repeat(3));
+    }
+    let run = replay(Some(&database.url), "access.log", &content, &["--key", "user_agent"]);
+    counted(&run, "9");
+    for key in ["a\\\\xFFb", "a\\\\xFEb", "a\u{fffd}b"] {
+        assert!(run.stdout.contains(key), "{key}: {}", run.stdout);
+    }
+}
+
+#[test]
+fn too_many_bad_lines_at_the_beginning_say_that_the_rest_was_not_read() {
+    let content = format!("{}{}", "starting\n".repeat(1_100), REQUEST.repeat(30_000));
+    let refused = replay(None, "access.log", content.as_bytes(), &["--max-bad-lines", "3%"]);
+    refused.refuses(2, &["1,000 of 1,000 lines", "the lines after these were not read"]);
+}
+
 #[test]
 fn a_log_of_two_formats_is_refused() {
     let other = format!("example.com:80 {REQUEST}");

@@ -257,6 +257,8 @@ async fn png_shows_the_same_plot_as_svg() {
 async fn plots_work_for_no_few_and_many_calls() {
     let database = Database::empty().await;
     let one = "{\"at\": 1767225600123, \"limit\": \"api\"}\n";
+    // The last panel has no calls.
+    let idle = format!("{one}{{\"at\": 1767225600124, \"limit\": \"window\", \"count\": 5}}\n");
     let far =
         "{\"at\": -5364662400000, \"limit\": \"api\"}\n{\"at\": 7258118399999, \"limit\": \"api\", \"count\": 1e-9}\n";
     let many: String =
@@ -266,12 +268,14 @@ async fn plots_work_for_no_few_and_many_calls() {
         ("none.jsonl", ""),
         ("one.jsonl", one),
         ("far.jsonl", far),
+        ("idle.jsonl", &idle),
         ("many.jsonl", &many),
         ("huge.toml", "[limits.api]\nkind = \"token_bucket\"\nrate = 1e13\nperiod = \"36525days\"\ncapacity = 0\n"),
     ]);
     for (limits, events, panels, words) in [
         ("limits.toml", "none.jsonl", 3, "no calls"),
         ("limits.toml", "one.jsonl", 1, "offered 1, admitted 1 (100.0 %), denied 0"),
+        ("limits.toml", "idle.jsonl", 2, "time (UTC)"),
         ("limits.toml", "far.jsonl", 1, "1900"),
         ("limits.toml", "many.jsonl", 1, "offered 20,000, admitted"),
         ("huge.toml", "far.jsonl", 1, "api: token_bucket, 1000"),

@@ -37,7 +37,10 @@ async fn once_prints_text_or_json() {
     assert!(stored.contains("6 stored") && !stored.contains("of 10"), "{stored}");
     assert!(top(&["--limit", "other"]).contains("no limits in use"));
     assert!(top(&["--key", "nobody"]).contains("no busy or empty keys"));
-    assert!(top(&["--key", "secret"]).contains("secret-user"));
+    let of_key = top(&["--key", "secret"]);
+    assert!(of_key.contains("secret-user") && of_key.contains("the figures of limits are of all keys"), "{of_key}");
+    let others = top(&["--limit", "other", "--limits", &path("limits.toml")]);
+    assert!(!others.contains("not in use"), "{others}");
     let json = top(&["--json", "--hide-keys", "--limits", &path("limits.toml")]);
     let object: Value = serde_json::from_str(&json).expect("JSON");
     let key = &object["limits"][0]["emptiest"][0];

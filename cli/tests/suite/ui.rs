@@ -110,8 +110,16 @@ async fn without_allow_changes_nothing_can_be_changed() {
     let (database, _dir, limits) = filled().await;
     let ui = Ui::start(Some(&database), &["--limits", &limits]);
     let form = ui.form().await;
-    for path in ["/key/reset", "/key/credit", "/key/unblock", "/job/requeue", "/job/cancel"] {
-        let fields = [("form", &*form), ("limit", "bucket"), ("key", "u1"), ("count", "1"), ("id", "1")];
+    for path in ["/key/reset", "/key/credit", "/key/unblock", "/job/requeue", "/job/cancel", "/group/resume"] {
+        let fields = [
+            ("form", &*form),
+            ("limit", "bucket"),
+            ("key", "u1"),
+            ("count", "1"),
+            ("id", "1"),
+            ("queue", "q"),
+            ("group", "g"),
+        ];
         let (code, text) = ui.post(path, &fields, &[]).await;
         assert_eq!(code, 404, "{path}: {text}");
     }

@@ -36,6 +36,38 @@ async fn a_link_shows_no_change_that_did_not_happen() {
 }
 
 #[tokio::test]
+async fn a_group_that_waits_for_its_handler_is_resumed_on_the_page() {
+    let (database, _dir, limits) = filled().await;
+    let limiter = limiter(&database.pool, Limits::from_toml(LIMITS).expect("limits"), |_| {});
+    let queue = Queue::new(&limiter, "q").expect("a queue");
+    let job = Job::new(("sharded", "g"), &"hello").expect("a job");
+    scheduled(&queue.enqueue(job).await.expect("an answer"));
+    // As Finish::Wait does: an hour from now.
+    database
+        .execute(
+            "INSERT INTO rate_limit.groups AS g (queue, key, held_until) VALUES ('q', 'g', rate_limit._clock() + 3600000000)
+             ON CONFLICT (queue, key) DO UPDATE SET held_until = excluded.held_until",
+        )
+        .await;
+    let reads = Ui::start(Some(&database), &["--limits", &limits]);
+    let page = reads.get("/queue?queue=q").await.1;
+    assert!(page.contains("its handler’s wait, until") && !page.contains("/group/resume"), "{page}");
+
+    let ui = Ui::start(Some(&database), &["--limits", &limits, "--allow-changes"]);
+    let form = ui.form().await;
+    assert!(ui.get("/queue?queue=q").await.1.contains("/group/resume"));
+    assert!(!ui.get("/queue?queue=q&done=resumed").await.1.contains("notice good"));
+    let fields = [("form", &*form), ("queue", "q"), ("group", "g")];
+    assert_eq!(ui.post("/group/resume", &[("form", "0"), fields[1], fields[2]], &[]).await.0, 403);
+    let resumed = ui.post("/group/resume", &fields, &[]).await;
+    assert_eq!(resumed, (303, "/queue?queue=q&done=resumed".to_owned()));
+    let page = ui.get(&resumed.1).await.1;
+    assert!(page.contains("The group starts its jobs again") && !page.contains("its handler’s wait, until"), "{page}");
+    assert_eq!(ui.post("/group/resume", &fields, &[]).await.0, 400);
+    assert_eq!(ui.post("/group/resume", &[fields[0], ("queue", ""), fields[2]], &[]).await.0, 400);
+}
+
+#[tokio::test]
 async fn the_demo_with_a_database_is_refused() {
     let database = Database::empty().await;
     let args = ["ui", "--demo", "--listen", "127.0.0.1:0", "--database-url", &database.url];

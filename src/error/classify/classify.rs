@@ -1,81 +1,10 @@
 use sqlx::error::DatabaseError;
 use sqlx::postgres::{PgDatabaseError, PgSeverity};
 
+use super::cause::{Cause, Phase};
 use super::table::{Row, TABLE, of_driver};
 use crate::error::clone_error::routine;
 use crate::error::{Engine, Error, database_message};
-
-/// The phase in which a failure occurred.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Phase {
-    /// Connecting.
-    Connect,
-    /// BEGIN was sent. It cannot change anything.
-    Begin,
-    /// A statement was sent, before COMMIT.
-    Statement,
-    /// A statement was sent to an engine that commits it on another node before the result arrives here.
-    Delegated,
-    /// COMMIT was sent.
-    Commit,
-    /// The transaction is committed, but may not be flushed to disk yet.
-    Flush,
-}
-
-/// The cause of a failure.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Cause {
-    /// Rolled back because of a concurrent transaction. A retry on the same connection may succeed.
-    Conflict,
-    /// Rolled back because another transaction held a lock for too long.
-    Locked,
-    /// The connection was lost or could not be opened, and nothing was committed. Retry on a new connection.
-    Connection,
-    /// Rolled back because of a timeout or a lack of memory.
-    Busy,
-    /// The transaction may be committed.
-    Unknown,
-    /// The limiter's table or functions are missing.
-    SchemaMissing,
-    /// The function rejected a value. In a batch, one of the calls is to blame.
-    Data,
-    /// The pool is closed.
-    Closed,
-    /// A pooler rejects the settings of a connection.
-    Settings,
-    /// A prepared statement is missing on this connection, because a pooler shares its connections.
-    Pooler,
-    /// Anything else. A retry does not help.
-    Refused,
-}
-
-impl Cause {
-    /// A stable name, for metrics.
-    pub(crate) const fn as_str(self) -> &'static str {
-        match self {
-            Self::Conflict => "conflict",
-            Self::Locked => "locked",
-            Self::Connection => "connection",
-            Self::Busy => "busy",
-            Self::Unknown => "unknown",
-            Self::SchemaMissing => "schema_missing",
-            Self::Data => "data",
-            Self::Closed => "closed",
-            Self::Settings => "settings",
-            Self::Pooler => "pooler",
-            Self::Refused => "refused",
-        }
-    }
-
-    /// The cause if the statement writes nothing. A lost outcome is then only a lost connection: the statement can be
-    /// repeated.
-    pub(crate) const fn of_read(self) -> Self {
-        match self {
-            Self::Unknown => Self::Connection,
-            cause => cause,
-        }
-    }
-}
 
 /// Looks up the cause of a failure. While the engine is unknown, the worse of the two meanings applies.
 pub(crate) fn classify(error: &sqlx::Error, phase: Phase, engine: Option<Engine>) -> Cause {
@@ -118,59 +47,6 @@ fn look_up(error: &dyn DatabaseError, phase: Phase, engine: Option<Engine>) -> [
         return [connect, statement, ended(commit)];
     }
     [connect, statement, commit]
-}
-
-/// The session was opened, but ignored a setting that was requested at start-up.
-#[derive(Debug, thiserror::Error)]
-#[error("the session ignores the setting {0}, as behind a pooler; see LimiterConfig::named_statements")]
-pub(crate) struct SettingsIgnored(pub(crate) String);
-
-impl From<SettingsIgnored> for sqlx::Error {
-    fn from(ignored: SettingsIgnored) -> Self {
-        Self::Configuration(Box::new(ignored))
-    }
-}
-
-/// The settings of the server, database or role make transactions read-only. A retry or another connection does not help.
-#[derive(Clone, Debug, thiserror::Error)]
-#[error(
-    "{message}: default_transaction_read_only is on for this server, database or role; turn it off for the limiter's role \
-     (ALTER ROLE app_role SET default_transaction_read_only = off), or make no calls that take tokens"
-)]
-pub(crate) struct ReadOnlyByDefault {
-    /// The database's message.
-    pub(crate) message: String,
-}
-
-impl From<ReadOnlyByDefault> for sqlx::Error {
-    fn from(read_only: ReadOnlyByDefault) -> Self {
-        Self::Configuration(Box::new(read_only))
-    }
-}
-
-/// The caller is not within a Tokio runtime, so no task can send the call.
-#[derive(Debug, thiserror::Error)]
-#[error("there is no Tokio runtime to run the call on; call it from a task of a Tokio runtime")]
-pub(crate) struct NoRuntime;
-
-impl From<NoRuntime> for sqlx::Error {
-    fn from(no_runtime: NoRuntime) -> Self {
-        Self::Configuration(Box::new(no_runtime))
-    }
-}
-
-/// A newer release has migrated the schema, and this release cannot work with the result.
-#[derive(Clone, Debug, thiserror::Error)]
-#[error("the schema is at version {found}, which this release cannot work with: it knows versions up to {known}")]
-pub(crate) struct SchemaTooNew {
-    pub(crate) found: i32,
-    pub(crate) known: i32,
-}
-
-impl From<SchemaTooNew> for sqlx::Error {
-    fn from(too_new: SchemaTooNew) -> Self {
-        Self::Configuration(Box::new(too_new))
-    }
 }
 
 /// Whether a read-only transaction attempted a write: read_only_sql_transaction.

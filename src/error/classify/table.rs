@@ -10,10 +10,10 @@
 //! `adaptive_executor.c`. The words differ between releases, and other text may follow
 //! them, so they are searched for anywhere in the message, the detail and the context.
 
-use super::Cause::{
+use super::cause::Cause::{
     self, Busy, Closed, Conflict, Connection, Data, Locked, Pooler, Refused, SchemaMissing, Settings, Unknown,
 };
-use super::classify::{ReadOnlyByDefault, SettingsIgnored};
+use super::reported::{ReadOnlyByDefault, SettingsIgnored};
 use crate::error::Engine;
 
 /// One kind of failure and its causes.

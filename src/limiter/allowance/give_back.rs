@@ -1,25 +1,13 @@
 //! Returns unused tokens of an allowance.
 
-use std::sync::PoisonError;
 use std::time::Instant;
 
 use crate::call::{Item, Op};
 use crate::error::Error;
 use crate::limit::Kind;
 use crate::limiter::Limiter;
-use crate::limiter::allowance::allowance::Shared;
 use crate::limiter::allowance::tokens::Batch;
 use crate::retry::longest;
-
-impl Drop for Shared {
-    fn drop(&mut self) {
-        let unused = self.state.get_mut().unwrap_or_else(PoisonError::into_inner).held.drain();
-        if !unused.is_empty() {
-            let (limiter, item) = (self.limiter.clone(), self.item.clone());
-            self.runtime.spawn(async move { give_back_all(&limiter, &item, unused).await });
-        }
-    }
-}
 
 pub(super) async fn give_back_all(limiter: &Limiter, item: &Item, batches: Vec<Batch>) {
     for batch in batches {
@@ -34,7 +22,7 @@ pub(super) async fn give_back(limiter: &Limiter, item: &Item, batch: Batch) -> R
     let Batch { tokens, window_ends_at, item: taken_from, .. } = batch;
     let is_replaced = item.clone().pinned(&limiter.limits()).inline_limit() != taken_from.inline_limit();
     let is_sliding = taken_from.inline_limit().is_none_or(|limit| limit.kind() == Kind::SlidingWindow);
-    let tokens = taken_from.inline_limit().map_or(0.0, |limit| limit.exact_difference(Op::Credit, tokens));
+    let tokens = taken_from.inline_limit().map_or(0.0, |limit| limit.exact_difference(tokens, f64::floor));
     if tokens == 0.0 || is_replaced || is_sliding {
         return Ok(());
     }
@@ -64,7 +52,7 @@ impl Limiter {
         };
         let deadline = end.min(Instant::now() + longest(self.combiner().transactor.retry.deadline));
         let result = tokio::time::timeout_at(deadline.into(), crediting).await;
-        self.forget_denials(&kept);
+        self.discard_denials(&kept);
         match result {
             Ok(result) => result,
             Err(_) if Instant::now() >= end => Ok(()), // The tokens ended with their window.

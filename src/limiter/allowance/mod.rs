@@ -3,6 +3,7 @@
 mod allowance;
 mod give_back;
 mod refill;
+mod shared;
 mod tokens;
 
 pub use allowance::Allowance;

@@ -1,6 +1,5 @@
 //! Refills of an allowance.
 
-use std::collections::VecDeque;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
@@ -8,10 +7,10 @@ use std::time::{Duration, Instant};
 use crate::call::{Decision, Item, Op};
 use crate::error::Error;
 use crate::limit::{Kind, Limit};
-use crate::limiter::allowance::allowance::{Denial, Shared, State, Waiter, Window, supported};
+use crate::limiter::allowance::shared::{Denial, REFILL_BELOW, Shared, Waiter, Window, supported};
 use crate::limiter::allowance::tokens::Batch;
 use crate::retry::longest;
-use crate::sql::AskWindow;
+use crate::sql::ReadWindow;
 
 /// After a failed refill in the background, the next one waits for this time. Callers that find too few tokens do not.
 const PAUSE_AFTER_FAILURE: Duration = Duration::from_secs(1);
@@ -19,8 +18,6 @@ const PAUSE_AFTER_FAILURE: Duration = Duration::from_secs(1);
 const WINDOW_IS_KNOWN_FOR: Duration = Duration::from_secs(60);
 /// The smallest refill, as a part of the count that needs it.
 const LEAST_REFILL: f64 = 1e-6;
-/// When less than this part is left, the allowance is refilled in the background.
-pub(super) const REFILL_BELOW: f64 = 0.25;
 
 /// The answer to a refill.
 enum Refilled {
@@ -93,7 +90,7 @@ impl Shared {
             return Ok(Some(window.ends_at));
         }
         let rest = if limit.kind() == Kind::CalendarWindow {
-            self.limiter.own_transaction(AskWindow(limit)).await?.ends_in
+            self.limiter.own_transaction(ReadWindow(limit)).await?.ends_in
         } else {
             let balances = self.limiter.peek(item.clone()).await?;
             balances.limits().first().and_then(|state| state.window_ends_in).unwrap_or_default()
@@ -111,11 +108,13 @@ pub(super) struct Refilling {
 }
 
 impl Refilling {
-    pub(super) const fn of(shared: Arc<Shared>) -> Self {
-        Self { shared, is_done: false }
+    /// Begins a refill in the background. The caller has set `is_refilling`.
+    pub(super) fn begin(shared: &Arc<Shared>) {
+        let refilling = Self { shared: Arc::clone(shared), is_done: false };
+        shared.runtime.spawn(refilling.refill_until_served());
     }
 
-    pub(super) async fn run(mut self) {
+    async fn refill_until_served(mut self) {
         let shared = Arc::clone(&self.shared);
         let _turn = shared.turn.lock().await;
         let mut is_first = true;
@@ -139,14 +138,14 @@ impl Refilling {
                 }
                 Ok(Refilled::Denied(decision)) => {
                     let retry_after = decision.retry_after().unwrap_or_default();
-                    let forgotten_at = now + retry_after.min(shared.ttl);
-                    state.pause_until = Some(forgotten_at);
+                    let remembered_until = now + retry_after.min(shared.ttl);
+                    state.pause_until = Some(remembered_until);
                     let Some(count) = need else { continue };
                     let retry_at = now + longest(retry_after);
                     for waiter in state.take_waiters(count) {
                         let _ = waiter.answer.send(Ok(decision.clone()));
                     }
-                    state.denial = Some(Denial { count, decision, retry_at, forgotten_at });
+                    state.denial = Some(Denial { count, decision, retry_at, remembered_until });
                 }
                 Ok(Refilled::Decided(decision)) => {
                     if let Some(Waiter { answer, .. }) = state.waiters.pop_front() {
@@ -198,14 +197,5 @@ impl Drop for Refilling {
             state.is_refilling = false;
             state.waiters.clear();
         }
-    }
-}
-
-impl State {
-    /// Removes the waiters for this count and larger ones.
-    fn take_waiters(&mut self, from: f64) -> Vec<Waiter> {
-        let (taken, kept) = std::mem::take(&mut self.waiters).into_iter().partition(|waiter| waiter.count >= from);
-        self.waiters = kept;
-        Vec::from_iter::<VecDeque<_>>(taken)
     }
 }

@@ -22,6 +22,8 @@ pub(crate) struct Claim<'a> {
     pub(crate) limits: &'a KnownLimits,
     /// Whether the worker hears notifications now.
     pub(crate) listens: bool,
+    /// How many other jobs it has started while one of the lowest priority was due.
+    pub(crate) passed_over: i32,
 }
 
 /// The response to a claim.
@@ -36,6 +38,8 @@ pub(crate) struct Claimed {
     pub(crate) look_again: bool,
     /// Limits that due jobs need and that this worker does not know, or knows of another kind.
     pub(crate) blocked_names: Vec<String>,
+    /// The `passed_over` of the worker's next claim; `None` if it stays.
+    pub(crate) passed: Option<i32>,
 }
 
 /// A job that the worker now owns.
@@ -121,13 +125,14 @@ pub(crate) async fn claim(
         .bind(claim.lease)
         .bind(claim.sleep);
     let mut claimed = Claimed::default();
-    let rows = claim.limits.bind_with_slots(query).bind(claim.listens).fetch_all(conn).await?;
+    let rows = claim.limits.bind_with_slots(query).bind(claim.listens).bind(claim.passed_over).fetch_all(conn).await?;
     let arrived = Instant::now();
     for row in rows {
         let Some(id) = row.try_get("job_id")? else {
             claimed.next_in = row.try_get("next_in")?;
             claimed.lapsed = row.try_get("lapsed")?;
             claimed.look_again = row.try_get("look_again")?;
+            claimed.passed = row.try_get("passed")?;
             claimed.blocked_names = row.try_get::<Option<_>, _>("blocked_names")?.unwrap_or_default();
             continue;
         };

@@ -148,6 +148,23 @@ pub(crate) async fn prune(
     statements.prune.scalar().bind(queue).bind(ended_for).bind(most).fetch_one(conn).await
 }
 
+/// Where a walk over the groups of a queue goes on: after this key, or, with an id, after this job of it.
+pub(crate) type WalkedTo = (Option<String>, Option<i64>);
+
+/// Computes anew when the waiting jobs of a group start. Returns where to go on (no key at the end), and whether another
+/// transaction has locked a bucket of the group, so that nothing was computed.
+pub(crate) async fn retime(
+    conn: &mut PgConnection,
+    statements: &QueueStatements,
+    (queue, worker): (&str, &str),
+    (after_key, after_id): &WalkedTo,
+    limits: &KnownLimits,
+) -> Result<(WalkedTo, bool), sqlx::Error> {
+    let query = statements.retime.query().bind(queue).bind(worker).bind(after_key).bind(after_id);
+    let row = limits.bind_with_shards(query).fetch_one(conn).await?;
+    Ok(((row.try_get(0)?, row.try_get(1)?), row.try_get::<Option<bool>, _>(2)?.unwrap_or(false)))
+}
+
 /// Deletes jobs of a queue, or of all queues, that have been dead for at least `dead_for` microseconds, and returns how
 /// many it deleted.
 pub(crate) async fn prune_dead(

@@ -7,7 +7,7 @@ use sqlx::query::Query;
 use crate::limit::{Kind, Limit, Limits};
 
 /// Limits by name, as arrays. A job stores only the names of its limits.
-#[derive(Clone, Debug, Default)]
+#[derive(Clone, Debug, Default, PartialEq)]
 pub(crate) struct KnownLimits {
     names: Vec<String>,
     kinds: Vec<Cow<'static, str>>,
@@ -20,7 +20,7 @@ pub(crate) struct KnownLimits {
 }
 
 /// Concurrency limits. Jobs take their slots when they start.
-#[derive(Clone, Debug, Default)]
+#[derive(Clone, Debug, Default, PartialEq)]
 struct Slots {
     names: Vec<String>,
     capacities: Vec<f64>,

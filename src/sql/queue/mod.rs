@@ -10,7 +10,7 @@ mod statements;
 pub(crate) use claim::{Claim, Claimed, ClaimedJob, SlotItem, claim, read};
 pub(crate) use enqueue::{EnqueueAnswer, JobArrays, enqueue};
 pub(crate) use jobs::{
-    Again, again, cancel, discard, done, extend, lapsed, prune, prune_dead, requeue, resume, settle,
+    Again, WalkedTo, again, cancel, discard, done, extend, lapsed, prune, prune_dead, requeue, resume, retime, settle,
 };
 pub(crate) use known_limits::KnownLimits;
 #[cfg(feature = "metrics")]

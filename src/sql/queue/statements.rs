@@ -1,4 +1,4 @@
-use crate::sql::{Names, Schema, Sql};
+use crate::sql::{NamedStatements, Schema, Sql};
 
 /// The current time, in microseconds since the Unix epoch. An expression, because roles that run jobs may not call
 /// `_clock`.
@@ -38,6 +38,7 @@ pub(crate) struct QueueStatements {
     pub(super) settle: Sql,
     pub(super) requeue: Sql,
     pub(super) resume: Sql,
+    pub(super) retime: Sql,
     pub(super) prune: Sql,
     pub(super) prune_dead: Sql,
     pub(super) discard: Sql,
@@ -48,9 +49,9 @@ pub(crate) struct QueueStatements {
 }
 
 impl QueueStatements {
-    pub(crate) fn new(schema: Schema, names: &Names) -> Self {
+    pub(crate) fn new(schema: Schema, named: &NamedStatements) -> Self {
         let (quoted, clock) = (schema.quoted(), clock(&schema));
-        let text = |sql: String| Sql::new(sql, names);
+        let text = |sql: String| Sql::new(sql, named);
         let call = |columns: &str, function: &str, arguments: usize| {
             let arguments: Vec<String> = (1..=arguments).map(|nth| format!("${nth}")).collect();
             text(format!("SELECT {columns} FROM {quoted}.{function}({})", arguments.join(", ")))
@@ -87,7 +88,7 @@ impl QueueStatements {
         );
         Self {
             enqueue: call(ENQUEUED, "_enqueue", 27),
-            claim: call(&format!("*, {clock} AS clock"), "_claim", 13),
+            claim: call(&format!("*, {clock} AS clock"), "_claim", 14),
             claimed: call(CLAIMED, "_claimed_jobs", 2),
             failures: call("id, failures", "_claimed_jobs", 2),
             again: call("job_states", "_job_again", 12),
@@ -98,6 +99,7 @@ impl QueueStatements {
             settle: call("*", "_job_settle", 12),
             requeue: call("*", "_job_requeue", 9),
             resume: call("*", "resume", 2),
+            retime: call("*", "_retime_jobs", 11),
             prune: call("*", "_jobs_prune", 3),
             prune_dead: call("*", "_dead_jobs_prune", 3),
             discard: call("*", "_jobs_discard", 2),

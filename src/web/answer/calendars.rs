@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 
 use crate::limit::{Kind, Limit};
 use crate::limiter::Limiter;
-use crate::sql::{AskWindow, PresentWindow};
+use crate::sql::{PresentWindow, ReadWindow};
 
 #[derive(Debug, Default)]
 pub(super) struct Calendars {
@@ -48,7 +48,7 @@ impl Calendars {
             if self.is_known(limit, since) {
                 continue;
             }
-            let window = match limiter.own_transaction(AskWindow(*limit)).await {
+            let window = match limiter.own_transaction(ReadWindow(*limit)).await {
                 Ok(window) => Some(window),
                 Err(error) => {
                     tracing::warn!(%error, "the window of a calendar limit is not known: left out of RateLimit-Policy");

@@ -1,6 +1,6 @@
 use http::{HeaderMap, HeaderName, HeaderValue, Response, StatusCode};
 
-use crate::call::Denied;
+use crate::error::Denied;
 #[cfg(feature = "tonic")]
 use crate::error::Error;
 use crate::web::answer::Refusal;

@@ -2,8 +2,7 @@ use std::time::Duration;
 
 use http::StatusCode;
 
-use crate::call::Denied;
-use crate::error::{Error, InvalidCall};
+use crate::error::{Denied, Error, InvalidCall};
 use crate::web::answer::standing::policy_name;
 use crate::web::keys::NoKey;
 use crate::web::log;

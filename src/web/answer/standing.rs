@@ -5,7 +5,8 @@ use std::time::{Duration, Instant};
 
 use percent_encoding::{CONTROLS, utf8_percent_encode};
 
-use crate::call::{Decision, Denied, Item, KeySecret, LimitState};
+use crate::call::{Decision, Item, KeySecret, LimitState};
+use crate::error::Denied;
 use crate::limit::{Kind, Limit};
 use crate::web::answer::Windows;
 
@@ -377,8 +378,7 @@ mod tests {
 
     #[test]
     fn a_denial_of_the_handlers_own_is_described_with_what_is_known() {
-        let limit = Limit::token_bucket(10, MINUTE).build().unwrap();
-        let windows = Windows::default();
+        let (limit, windows) = (Limit::token_bucket(10, MINUTE).build().unwrap(), Windows::default());
         let context = Context { now: Instant::now(), windows: &windows, secret: None };
         let outcome = Outcome::Denied { retry_after: MINUTE };
         let decision = Decision { outcome, limits: vec![state(0.5, true)] };

@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 
 use crate::limit::{Calendar, Kind, Limit};
 use crate::limiter::Limiter;
-use crate::sql::AskWindow;
+use crate::sql::ReadWindow;
 use crate::web::answer::calendars::{CalendarNow, Calendars};
 
 #[derive(Debug, Default)]
@@ -85,7 +85,7 @@ impl DatabaseClock {
         if self.lock().is_some_and(|reading| reading.since >= asked) {
             return; // Another request has asked meanwhile.
         }
-        let clock = match limiter.own_transaction(AskWindow(century)).await {
+        let clock = match limiter.own_transaction(ReadWindow(century)).await {
             Ok(window) => i64::try_from(window.ends_in.as_micros()).ok().map(|left| END_OF_CENTURY - left),
             Err(error) => {
                 if self.lock().is_none_or(|reading| reading.clock.is_some()) {

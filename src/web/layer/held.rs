@@ -131,7 +131,7 @@ impl Drop for Held {
         let counted = self.rules.settling.begin();
         let settlement = Settlement { rules: Arc::clone(&self.rules), request, response: *response };
         runtime.spawn(async move {
-            settlement.run(items, trials).await;
+            settlement.settle_all(items, trials).await;
             drop(counted);
         });
     }

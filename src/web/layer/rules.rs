@@ -208,12 +208,12 @@ impl Rules {
     }
 
     /// Decides in a transaction of the limiter's own.
-    pub(super) async fn decide(self: &Arc<Self>, items: &[Item]) -> Verdict {
+    pub(super) async fn verdict_of(self: &Arc<Self>, items: &[Item]) -> Verdict {
         let (enforced, tried) = self.divide(items);
         if enforced.is_empty() {
             return Verdict::Pass(Passed { trial: Trial::start(self, tried), ..Passed::default() });
         }
-        match self.ask(enforced.clone()).await {
+        match self.take(enforced.clone()).await {
             Ok((decision, lease)) => {
                 self.learn_windows(&limits(&enforced)).await;
                 self.verdict(enforced, tried, decision, lease)
@@ -224,7 +224,7 @@ impl Rules {
     }
 
     /// Takes the tokens, and slots if there are any.
-    pub(in crate::web) async fn ask(&self, items: Vec<Item>) -> Result<(Decision, Option<Lease>), Error> {
+    pub(in crate::web) async fn take(&self, items: Vec<Item>) -> Result<(Decision, Option<Lease>), Error> {
         if items.iter().any(is_of_slots) {
             let (decision, lease) = self.limiter.acquire(items).await.map(Acquired::into_parts)?;
             Ok((decision, lease.map(Lease::keep_renewed)))

@@ -84,7 +84,7 @@ where
         limits.add_fields(&mut response);
         return Ok(hold(held, &method, response));
     }
-    match rules.decide(&items).await {
+    match rules.verdict_of(&items).await {
         Verdict::Pass(Passed { standings, taken, lease, trial }) => {
             held.add(taken, lease);
             held.add_trial(trial);

@@ -131,7 +131,7 @@ pub(super) struct Settlement {
 }
 
 impl Settlement {
-    pub(super) async fn run(self, mut items: Vec<Item>, trials: Vec<Trial>) {
+    pub(super) async fn settle_all(self, mut items: Vec<Item>, trials: Vec<Trial>) {
         // The usage of a response that was cut is rarely known.
         let keeps_estimate = !self.response.is_complete && !self.rules.refund_incomplete;
         for trial in trials {

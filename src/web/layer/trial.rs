@@ -27,7 +27,7 @@ impl Trial {
             return None;
         }
         let rules = Arc::clone(rules);
-        Some(Self(tokio::spawn(async move { decide(&rules, items).await })))
+        Some(Self(tokio::spawn(async move { take_each_limit(&rules, items).await })))
     }
 
     /// Waits for the decisions, releases the slots, and returns the items of which tokens were taken.
@@ -37,14 +37,14 @@ impl Trial {
     }
 }
 
-async fn decide(rules: &Rules, items: Vec<Item>) -> Taken {
+async fn take_each_limit(rules: &Rules, items: Vec<Item>) -> Taken {
     let mut by_name: BTreeMap<Arc<str>, Vec<Item>> = BTreeMap::new();
     for item in items {
         by_name.entry(Arc::clone(&item.limit.name)).or_default().push(item);
     }
     let (mut taken, mut is_denied) = (Taken { items: Vec::new(), _leases: Vec::new() }, false);
     for (name, items) in by_name {
-        match rules.ask(items.clone()).await {
+        match rules.take(items.clone()).await {
             Ok((decision, lease)) => {
                 rules.note_tried(&name, &decision);
                 is_denied |= decision.is_denied();

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use pg_limiter::sqlx::{self, AssertSqlSafe, Connection, PgConnection};
 
-use super::database::with_database;
+use super::url::with_database;
 
 /// Whether the suite runs on Citus.
 pub fn is_asked_for() -> bool {

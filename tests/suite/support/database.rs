@@ -5,14 +5,15 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
 use pg_limiter::embedded::{Server, ServerConfig};
-use pg_limiter::migrate::Migrator;
+use pg_limiter::migrate::{Migrator, Use};
 use pg_limiter::sqlx::postgres::PgPoolOptions;
 use pg_limiter::sqlx::{self, AssertSqlSafe, Connection, PgConnection, PgPool};
 use pg_limiter::{Engine, Limiter, LimiterConfig, Limits};
 use tokio::sync::OnceCell;
 
 use super::pooler::{self, Pooler, Settings};
-use super::{citus, yugabyte};
+use super::url::with_database;
+use super::{citus, guide, yugabyte};
 
 fn is_yugabyte() -> bool {
     std::env::var("PG_LIMITER_TEST_SERVER").is_ok_and(|server| server == "yugabyte")
@@ -88,13 +89,6 @@ fn app_url(url: &str) -> String {
     POOLER.get_or_init(|| Pooler::start(server_url(), 4, Settings::Refused)).url(url)
 }
 
-pub(super) fn with_database(url: &str, name: &str) -> String {
-    let (address, options) = url.split_once('?').map_or((url, ""), |(address, options)| (address, options));
-    let slash = address.rfind('/').expect("a URL with a path");
-    let options = if options.is_empty() { String::new() } else { format!("?{options}") };
-    format!("{}/{name}{options}", &address[..slash])
-}
-
 /// Makes a copy of this database, and returns its name.
 async fn create(template: &str) -> String {
     static NEXT: AtomicU32 = AtomicU32::new(0);
@@ -125,6 +119,9 @@ async fn secure(conn: &mut PgConnection) {
     revoke.execute(conn).await.expect("revoke CREATE on the schema public");
 }
 
+/// The role of the applications: it has the rights that the guide gives for each use, and no others.
+const APP_ROLE: &str = "app_of_the_tests";
+
 /// A fresh database, dropped at the end of the test.
 pub struct Database {
     pub name: String,
@@ -151,10 +148,22 @@ impl Database {
             let mut conn = PgConnection::connect(&with_database(server_url(), &name)).await.expect("connect");
             secure(&mut conn).await;
             pg_limiter::migrate::migrate_on(&mut conn).await.expect("migrate");
+            let grants: String = Use::ALL.iter().map(|of| guide::grants(*of).replace("app_role", APP_ROLE)).collect();
+            let sql = format!(
+                "CREATE ROLE {APP_ROLE}; GRANT USAGE ON SCHEMA rate_limit TO {APP_ROLE}; {grants}
+                 ALTER DEFAULT PRIVILEGES IN SCHEMA public GRANT ALL ON TABLES TO {APP_ROLE};
+                 ALTER DEFAULT PRIVILEGES IN SCHEMA public GRANT ALL ON SEQUENCES TO {APP_ROLE};"
+            );
+            sqlx::raw_sql(AssertSqlSafe(sql)).execute(&mut conn).await.expect("a role");
             conn.close().await.expect("close"); // A database with sessions cannot be copied.
             name
         };
-        Self::connect(create(MIGRATED.get_or_init(migrate).await).await).await
+        let mut database = Self::connect(create(MIGRATED.get_or_init(migrate).await).await).await;
+        if !pooler::is_asked_for() {
+            let options = (*database.pool.connect_options()).clone().options([("role", APP_ROLE)]);
+            database.app = PgPoolOptions::new().max_connections(16).connect_with(options).await.expect("connect");
+        }
+        database
     }
 
     pub async fn empty() -> Self {

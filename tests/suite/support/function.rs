@@ -55,7 +55,7 @@ const IN_MEMORY: &str = "SELECT d.*
       $1, $2, $3, $4, $5, $6, $7, b.rows, NULL, $11, $12, $13, $14, $15, $16, $17, $18, NULL, 0, NULL, NULL, NULL, NULL) AS d";
 
 /// Runs all steps in one statement, each repeated `times` times.
-async fn ask(
+async fn send_steps(
     conn: &mut PgConnection,
     sql: &'static str,
     steps: &[Step<'_>],
@@ -105,12 +105,12 @@ async fn ask(
 
 /// Runs all steps in one statement.
 pub async fn decide(conn: &mut PgConnection, steps: &[Step<'_>]) -> Result<Vec<Answer>, sqlx::Error> {
-    ask(conn, ON_THE_TABLE, steps, None).await.map(|row| answers(&row, steps))
+    send_steps(conn, ON_THE_TABLE, steps, None).await.map(|row| answers(&row, steps))
 }
 
 /// The same without reading the table, as if every bucket were new.
 pub async fn decide_in_memory(conn: &mut PgConnection, steps: &[Step<'_>]) -> Result<Vec<Answer>, sqlx::Error> {
-    ask(conn, IN_MEMORY, steps, None).await.map(|row| answers(&row, steps))
+    send_steps(conn, IN_MEMORY, steps, None).await.map(|row| answers(&row, steps))
 }
 
 fn answers(row: &PgRow, steps: &[Step<'_>]) -> Vec<Answer> {
@@ -140,7 +140,7 @@ pub async fn decide_repeated(
     steps: &[Step<'_>],
     times: &[i32],
 ) -> Result<Vec<Repeated>, sqlx::Error> {
-    let row = ask(conn, ON_THE_TABLE, steps, Some(times)).await?;
+    let row = send_steps(conn, ON_THE_TABLE, steps, Some(times)).await?;
     let waits: Vec<Option<i64>> = row.get("call_waits");
     let values: Vec<f64> = row.get("item_values");
     let admitted: Vec<i32> = row.get("call_admitted");

@@ -120,24 +120,24 @@ impl GrpcServed {
     /// With the layer around the whole server. It also speaks HTTP/1.1, for requests that are not gRPC.
     pub async fn start(app: &App, layer: RateLimitLayer) -> Self {
         let server = Server::builder().accept_http1(true).layer(InterceptorLayer::new(with_peer)).layer(layer);
-        Self::run(|incoming| server.clone().add_service(HealthServer::new(app.clone())).serve_with_incoming(incoming))
+        Self::serve(|incoming| server.clone().add_service(HealthServer::new(app.clone())).serve_with_incoming(incoming))
             .await
     }
 
     /// With the layer around one service. No interceptor finds the peer's address.
     pub async fn start_service(app: &App, layer: RateLimitLayer) -> Self {
         let service = layer.named_layer(HealthServer::new(app.clone()));
-        Self::run(|incoming| Server::builder().add_service(service).serve_with_incoming(incoming)).await
+        Self::serve(|incoming| Server::builder().add_service(service).serve_with_incoming(incoming)).await
     }
 
     /// With a layer outside of it that translates gRPC-Web.
     pub async fn start_web(app: &App, layer: RateLimitLayer) -> Self {
         let server = Server::builder().accept_http1(true).layer(tonic_web::GrpcWebLayer::new()).layer(layer);
-        Self::run(|incoming| server.clone().add_service(HealthServer::new(app.clone())).serve_with_incoming(incoming))
+        Self::serve(|incoming| server.clone().add_service(HealthServer::new(app.clone())).serve_with_incoming(incoming))
             .await
     }
 
-    async fn run<F>(serve: impl FnOnce(TcpIncoming) -> F) -> Self
+    async fn serve<F>(serve: impl FnOnce(TcpIncoming) -> F) -> Self
     where
         F: Future<Output = Result<(), tonic::transport::Error>> + Send + 'static,
     {

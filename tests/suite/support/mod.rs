@@ -21,6 +21,7 @@ pub mod settings;
 pub mod spans;
 pub mod sqlx;
 pub mod starts;
+mod url;
 #[cfg(any(feature = "axum", feature = "reqwest"))]
 pub mod web;
 pub mod yugabyte;

@@ -8,10 +8,10 @@ use tracing_core::span::Current;
 
 /// Keeps the spans of this crate. Requires a runtime of one thread.
 #[derive(Clone, Default)]
-pub struct Spans(Arc<Mutex<State>>);
+pub struct Spans(Arc<Mutex<Recorded>>);
 
 #[derive(Default)]
-struct State {
+struct Recorded {
     all: Vec<Shown>,
     entered: Vec<Id>,
 }
@@ -72,7 +72,7 @@ fn place(id: &Id) -> usize {
 }
 
 impl Spans {
-    fn state(&self) -> MutexGuard<'_, State> {
+    fn state(&self) -> MutexGuard<'_, Recorded> {
         self.0.lock().expect("the spans")
     }
 

@@ -25,14 +25,14 @@ impl Served {
     }
 
     pub async fn get(&self, path: &str, headers: &[(&str, &str)]) -> Seen {
-        self.ask(self.client.get(format!("{}{path}", self.url)), headers).await
+        self.send(self.client.get(format!("{}{path}", self.url)), headers).await
     }
 
     pub async fn post(&self, path: &str, headers: &[(&str, &str)]) -> Seen {
-        self.ask(self.client.post(format!("{}{path}", self.url)), headers).await
+        self.send(self.client.post(format!("{}{path}", self.url)), headers).await
     }
 
-    async fn ask(&self, mut request: reqwest::RequestBuilder, headers: &[(&str, &str)]) -> Seen {
+    async fn send(&self, mut request: reqwest::RequestBuilder, headers: &[(&str, &str)]) -> Seen {
         for (name, value) in headers {
             request = request.header(*name, *value);
         }

@@ -18,7 +18,7 @@ pub fn start() -> (Box<dyn Any + Send + Sync>, String) {
     let find = async {
         let (server, url) = match std::env::var("YUGABYTE_URL") {
             Ok(url) => (Box::new(()) as Box<dyn Any + Send + Sync>, url),
-            Err(_) => run().await,
+            Err(_) => start_container().await,
         };
         report(&url).await;
         (server, url)
@@ -52,7 +52,7 @@ async fn report(url: &str) {
 }
 
 #[expect(clippy::zombie_processes, reason = "it waits for the end of this process")]
-async fn run() -> (Box<dyn Any + Send + Sync>, String) {
+async fn start_container() -> (Box<dyn Any + Send + Sync>, String) {
     let tag = std::env::var("PG_LIMITER_TEST_VERSION").unwrap_or_else(|_| "latest".to_owned());
     let image = GenericImage::new("yugabytedb/yugabyte", &tag)
         .with_exposed_port(5433.tcp())

@@ -4,6 +4,8 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
+use tokio::sync::Semaphore;
+
 use crate::support::payloads::Payload;
 
 /// A point in the conversation between client and server.
@@ -17,6 +19,8 @@ pub enum Point {
     Prepare,
     /// The limiter's statement.
     Statement,
+    /// The statement in which a worker claims jobs.
+    Claim,
     /// COMMIT; or, if the limiter's statement is a transaction of its own, what follows its result.
     Commit,
     /// The empty commit that waits for the disk.
@@ -42,6 +46,8 @@ pub enum Way {
     Cut,
     /// The request is run later, even if the client does not wait any more.
     Delay(Duration),
+    /// As `Delay`, until the test lets the request go.
+    Hold,
     /// The request is run, and answered later.
     Late(Duration),
     /// A COMMIT is answered like that of a failed transaction: rolled back, and without an error.
@@ -105,9 +111,10 @@ pub struct Seen {
 }
 
 /// The planned faults.
-#[derive(Default)]
 pub(super) struct Plan {
     pub(super) seen: Seen,
+    /// A permit for each held request that may go on.
+    pub(super) let_go: Semaphore,
     /// Requests under way.
     pub(super) busy: AtomicU32,
     faults: Mutex<Vec<Fault>>,
@@ -115,6 +122,21 @@ pub(super) struct Plan {
 }
 
 impl Plan {
+    pub(super) fn new() -> Self {
+        Self {
+            seen: Seen::default(),
+            let_go: Semaphore::new(0),
+            busy: AtomicU32::new(0),
+            faults: Mutex::default(),
+            chaos: Mutex::default(),
+        }
+    }
+
+    /// Returns when the test lets a held request go.
+    pub(super) async fn held(&self) {
+        self.let_go.acquire().await.expect("never closed").forget();
+    }
+
     pub(super) fn put(&self, fault: Fault) {
         self.faults.lock().unwrap_or_else(PoisonError::into_inner).push(fault);
     }
@@ -140,7 +162,7 @@ impl Plan {
             Point::Flush => &seen.flushes,
             Point::Probe => &seen.probes,
             Point::Version => &seen.versions,
-            Point::AdvisoryLock => return,
+            Point::Claim | Point::AdvisoryLock => return,
         };
         counter.fetch_add(1, Ordering::Relaxed);
     }

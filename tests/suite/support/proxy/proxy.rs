@@ -29,7 +29,7 @@ impl Proxy {
         let listener = TcpListener::bind("127.0.0.1:0").await.expect("a port");
         let port = listener.local_addr().expect("an address").port();
         let url = format!("{}127.0.0.1:{port}{}", &url[..start], &url[end..]);
-        let plan = Arc::new(Plan::default());
+        let plan = Arc::new(Plan::new());
         let shared = Arc::clone(&plan);
         let task = tokio::spawn(async move {
             let mut sessions = JoinSet::new();
@@ -53,6 +53,11 @@ impl Proxy {
     /// Ends all faults.
     pub fn calm(&self) {
         self.plan.clear();
+    }
+
+    /// Lets one held request go, now or when it comes.
+    pub fn let_go(&self) {
+        self.plan.let_go.add_permits(1);
     }
 
     /// Waits until all delayed requests have been sent on.

@@ -81,6 +81,7 @@ async fn serve(client: TcpStream, address: &str, plan: Arc<Plan>) -> io::Result<
             return send(&mut to_client, &[Frame::error(payload)]).await;
         }
         Some(Way::Delay(time) | Way::Late(time)) => tokio::time::sleep(time).await,
+        Some(Way::Hold) => plan.held().await,
         Some(Way::Drop | Way::Cut | Way::SaysRollback | Way::Says(_)) => return gone(),
         None => {}
     }
@@ -258,6 +259,11 @@ impl Session {
                 let answer = self.run_out(frames).await?;
                 send(&mut self.to_client, &answer).await
             }
+            Way::Hold => {
+                self.plan.held().await;
+                let answer = self.run_out(frames).await?;
+                send(&mut self.to_client, &answer).await
+            }
             Way::Late(time) => {
                 let answer = self.run_out(frames).await?;
                 tokio::time::sleep(time).await;
@@ -278,7 +284,7 @@ impl Session {
     /// A fault in the commit of a limiter's statement that is its own transaction: the result arrives, but not the regular end.
     async fn fault_in_commit_of_lone(&mut self, frames: &[Frame], way: Way) -> io::Result<()> {
         let runs = match way {
-            Way::After(_) | Way::Cut | Way::Delay(_) | Way::Late(_) => true,
+            Way::After(_) | Way::Cut | Way::Delay(_) | Way::Hold | Way::Late(_) => true,
             Way::Before(_) | Way::Drop | Way::SaysRollback | Way::Says(_) => false,
         };
         let mut answer = if runs {
@@ -306,6 +312,10 @@ impl Session {
             }
             Way::Delay(time) | Way::Late(time) => {
                 tokio::time::sleep(time).await;
+                send(&mut self.to_client, &answer).await
+            }
+            Way::Hold => {
+                self.plan.held().await;
                 send(&mut self.to_client, &answer).await
             }
         }
@@ -345,6 +355,7 @@ fn of_text(text: &str) -> Option<Point> {
         "._take_token_bucket(",
         "._take_fixed_window(",
         "._take_sliding_window(",
+        "._take_two_token_buckets(",
         "._take_few(",
         "._decide_once(",
     ]
@@ -352,6 +363,8 @@ fn of_text(text: &str) -> Option<Point> {
     .any(|name| text.contains(name))
     {
         Some(Point::Statement)
+    } else if text.contains("._claim(") {
+        Some(Point::Claim)
     } else {
         None
     }

@@ -1,0 +1,228 @@
+//! `limit`, `check` and `peek`, and for gates `block` and `unblock`.
+
+use std::process::ExitCode;
+use std::time::Duration;
+
+use clap::Args;
+use serde_json::json;
+
+use crate::database::Database;
+use crate::error::CliError;
+use crate::json;
+use crate::key_secret::KeySecretArgs;
+use crate::limit_args::{LimitArgs, finite};
+use crate::operate::stored::{ExactArgs, Forms};
+use crate::output::{self, Progress};
+use crate::text::{self, parse_length};
+use pg_limiter::{Balances, Call, Decision, Error, Item, KeySecret, Kind, Limit, Limiter, Limits, Op, Outcome};
+
+#[derive(Args, Debug)]
+pub(crate) struct PeekArgs {
+    /// Name of the limit
+    name: String,
+    /// Key of the bucket, such as the id of a user; the empty key is one bucket that all share
+    #[arg(default_value = "")]
+    key: String,
+    #[command(flatten)]
+    limit: LimitArgs,
+    #[command(flatten)]
+    secret: KeySecretArgs,
+    /// Print JSON
+    #[arg(long)]
+    json: bool,
+}
+
+#[derive(Args, Debug)]
+pub(crate) struct PeekKeyArgs {
+    #[command(flatten)]
+    what: PeekArgs,
+    #[command(flatten)]
+    exact: ExactArgs,
+}
+
+#[derive(Args, Debug)]
+pub(crate) struct DecideArgs {
+    #[command(flatten)]
+    what: PeekArgs,
+    /// Number of tokens
+    #[arg(long, value_name = "TOKENS", default_value = "1", value_parser = finite, allow_negative_numbers = true)]
+    count: f64,
+    /// Headroom: allow the call only if at least so many tokens are left in the bucket after it
+    #[arg(
+        long, value_name = "TOKENS", value_parser = finite, allow_negative_numbers = true, conflicts_with = "reserve"
+    )]
+    leave: Option<f64>,
+    /// Take the tokens even if they are not available yet, and print how long to wait for them
+    #[arg(long)]
+    reserve: bool,
+}
+
+pub(crate) async fn peek(args: PeekKeyArgs, database: Database) -> Result<(), CliError> {
+    let PeekKeyArgs { what: PeekArgs { name, key: given, limit, secret, json }, exact } = args;
+    let (limits, secret) = (limit.limits(&name, &database).await?, secret.read()?);
+    let forms = Forms::new(given.clone(), exact, secret.clone());
+    let call = Call::from(Item::new(&*name, forms.usual()).count(0));
+    let is_gate = limits.get(&name).is_some_and(|limit| limit.kind() == Kind::Gate);
+    let look = async |limiter: &Limiter| {
+        let key = forms.find(limiter, &name, false).await?;
+        let item = Item::new(&*name, &*key).count(0);
+        Ok(match is_gate {
+            true => of_gate(limiter.is_blocked(item).await?, json),
+            false => of_bucket(&limiter.peek(item).await?, Some(key).filter(|key| *key != given), json),
+        })
+    };
+    output::line(ask((limits, secret), (Op::Peek, &call), json, database, look).await?)
+}
+
+/// `other_key`: the form of the key that is stored, if it is not the given one.
+fn of_bucket(balances: &Balances, other_key: Option<String>, json: bool) -> String {
+    let window_ends_in = balances.limits().iter().find_map(|state| state.window_ends_in);
+    if json {
+        let milliseconds = |time: Option<Duration>| time.map(json::milliseconds);
+        let mut fields = json!({
+            "value": balances.remaining(),
+            "full_in_ms": milliseconds(balances.full_in()),
+            "window_ends_in_ms": milliseconds(window_ends_in),
+        });
+        if let Some(key) = other_key {
+            fields["key"] = key.into();
+        }
+        return json::line(&fields);
+    }
+    let full = match balances.full_in() {
+        Some(Duration::ZERO) | None => ", full".to_owned(),
+        Some(time) => format!(", full in {}", text::wait(time)),
+    };
+    let window = window_ends_in.map(|time| format!(", window ends in {}", text::wait(time))).unwrap_or_default();
+    format!("{}{full}{window}", left(balances.remaining()))
+}
+
+fn of_gate(rest: Option<Duration>, json: bool) -> String {
+    match (json, rest) {
+        (true, rest) => json::line(&json!({"blocked_ms": rest.map(json::milliseconds)})),
+        (false, Some(rest)) => format!("blocked for {}", text::wait(rest)),
+        (false, None) => "open".to_owned(),
+    }
+}
+
+/// `limit`, or `check` if that is the operation.
+pub(crate) async fn decide(op: Op, args: DecideArgs, database: Database) -> Result<ExitCode, CliError> {
+    let DecideArgs { what: PeekArgs { name, key, limit, secret, json }, count, leave, reserve } = args;
+    let (limits, secret) = (limit.limits(&name, &database).await?, secret.read()?);
+    let mut call = Call::from(Item::new(name, key).count(count).leave(leave.unwrap_or_default()));
+    if reserve {
+        call = call.reserve();
+    }
+    let how = async |limiter: &Limiter| {
+        Ok(match op {
+            Op::Check => limiter.check(call.clone()).await?,
+            _ => limiter.limit(call.clone()).await?,
+        })
+    };
+    let decision = ask((limits, secret), (op, &call), json, database, how).await?;
+    output::line_if_open(if json { json::decision(&decision) } else { human(&decision) })?;
+    Ok(ExitCode::from(u8::from(decision.is_denied())))
+}
+
+async fn ask<T>(
+    (limits, key_secret): (Limits, Option<KeySecret>),
+    (op, call): (Op, &Call),
+    json: bool,
+    database: Database,
+    how: impl AsyncFnOnce(&Limiter) -> Result<T, CliError>,
+) -> Result<T, CliError> {
+    // Reject a call that can never be allowed without connecting to the database.
+    if let Err(error) = call.validate(op, &limits) {
+        if json {
+            output::line(json::impossible(&error))?;
+        }
+        return Err(error.into());
+    }
+    let work = async |limiter: &Limiter| {
+        let _progress = Progress::of("waiting for the database");
+        how(limiter).await
+    };
+    database.with_limiter(limits, key_secret, work).await
+}
+
+fn human(decision: &Decision) -> String {
+    let left = left(decision.remaining());
+    match decision.outcome() {
+        Outcome::Allowed => format!("allowed, {left}"),
+        Outcome::Reserved { wait } => format!("reserved, wait {}, {left}", text::wait(wait)),
+        Outcome::Denied { retry_after } => format!("denied, retry after {}, {left}", text::wait(retry_after)),
+        other => format!("{other:?}, {left}"),
+    }
+}
+
+fn left(value: f64) -> String {
+    format!("{} left", text::tokens(value))
+}
+
+#[derive(Args, Debug)]
+pub(crate) struct UnblockArgs {
+    /// Name of the gate; its definition is not needed
+    name: String,
+    /// Key of the gate, such as an address
+    key: String,
+    #[command(flatten)]
+    exact: ExactArgs,
+    #[command(flatten)]
+    secret: KeySecretArgs,
+    /// Print JSON
+    #[arg(long)]
+    json: bool,
+}
+
+#[derive(Args, Debug)]
+pub(crate) struct BlockArgs {
+    #[command(flatten)]
+    what: UnblockArgs,
+    /// How long to block the key, such as 90s, 1h or 7d. A block that lasts longer stays
+    #[arg(value_name = "LENGTH", value_parser = parse_length)]
+    length: Duration,
+}
+
+pub(crate) async fn block(args: BlockArgs, database: Database) -> Result<(), CliError> {
+    let (json, given) = (args.what.json, args.what.key.clone());
+    let run = async |limiter: &Limiter, gate| limiter.block(gate, args.length).await;
+    let (rest, key) = on_gate(args.what, database, true, run).await?;
+    let other = Some(&key).filter(|key| **key != given);
+    output::line(match (json, other) {
+        (true, None) => json::line(&json!({"blocked_ms": json::milliseconds(rest)})),
+        (true, Some(key)) => json::line(&json!({"blocked_ms": json::milliseconds(rest), "key": key})),
+        (false, None) => format!("blocked for {}", text::wait(rest)),
+        (false, Some(key)) => format!("blocked \"{}\" for {}", text::escaped(key), text::wait(rest)),
+    })
+}
+
+pub(crate) async fn unblock(args: UnblockArgs, database: Database) -> Result<(), CliError> {
+    let json = args.json;
+    let run = async |limiter: &Limiter, gate: Item| {
+        let rest = limiter.is_blocked(gate.clone()).await?;
+        limiter.unblock(gate).await.map(|()| rest)
+    };
+    let (rest, _) = on_gate(args, database, false, run).await?;
+    output::line(match (json, rest) {
+        (true, rest) => json::line(&json!({"was_blocked_ms": rest.map(json::milliseconds)})),
+        (false, Some(rest)) => format!("unblocked; {} of the block were left", text::wait(rest)),
+        (false, None) => "nothing to unblock: the key is not blocked".to_owned(),
+    })
+}
+
+/// Runs an operation on the key in the form that is stored, and returns that form.
+async fn on_gate<T>(
+    args: UnblockArgs,
+    database: Database,
+    notes: bool,
+    run: impl AsyncFnOnce(&Limiter, Item) -> Result<T, Error>,
+) -> Result<(T, String), CliError> {
+    let key_secret = args.secret.read()?;
+    let forms = Forms::new(args.key, args.exact, key_secret.clone());
+    let work = async |limiter: &Limiter| {
+        let _progress = Progress::of("waiting for the database");
+        let key = forms.find(limiter, &args.name, notes).await?;
+        Ok((run(limiter, Item::new((args.name, Limit::gate()), key.as_str())).await?, key))
+    };
+    database.with_limiter(Limits::new(), key_secret, work).await
+}

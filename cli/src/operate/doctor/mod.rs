@@ -1,0 +1,161 @@
+//! The command `doctor`: examines a database and its limiter, and changes nothing.
+
+mod citus;
+mod jobs;
+mod report;
+mod rights;
+mod schema;
+mod server;
+mod session;
+mod settings;
+mod table;
+mod tserver;
+
+use std::process::ExitCode;
+
+use clap::Args;
+use sqlx::Connection;
+use sqlx::postgres::PgConnectOptions;
+
+use crate::database::Database;
+use crate::error::CliError;
+use crate::output::{self, Progress};
+use pg_limiter::{Error, Length, Schema};
+use report::Report;
+pub(crate) use report::{Finding, Findings, State};
+use rights::Role;
+pub(crate) use schema::TABLES;
+use session::Session;
+use settings::Settings;
+use table::Table;
+pub(crate) use table::bytes;
+use tserver::Address;
+
+pub(crate) async fn run(args: DoctorArgs, database: Database) -> Result<ExitCode, CliError> {
+    let running = database.named()?;
+    let progress = Progress::of("examining the database");
+    let report = report(&args, &running.options, &running.schema).await?;
+    drop(progress);
+    output::line_if_open(if args.json { report.json() } else { report.text() })?;
+    Ok(report.exit_code())
+}
+
+/// The findings of the checks with the default arguments.
+pub(crate) async fn findings(options: &PgConnectOptions, schema: &Schema) -> Result<Findings, CliError> {
+    let args = DoctorArgs { tserver: None, old_transaction: OLD_TRANSACTION, json: false };
+    Ok(report(&args, options, schema).await?.0)
+}
+
+async fn report(args: &DoctorArgs, options: &PgConnectOptions, schema: &Schema) -> Result<Report, CliError> {
+    let mut session = Session::open(options, schema).await?;
+    let mut report = Report::default();
+    examine(args, &mut session, &mut report).await.map_err(|error| {
+        CliError::failed(format!("cannot examine the database: {}", Error::database_message(&error)))
+    })?;
+    let _ = session.connection.close().await;
+    Ok(report)
+}
+
+async fn examine(args: &DoctorArgs, session: &mut Session, report: &mut Report) -> sqlx::Result<()> {
+    report.add("engine", server::engine(session).await?);
+    report.add_made("encryption", server::encryption(session).await)?;
+    report.add_made("isolation", server::isolation(session).await)?;
+    if session.is_yugabyte {
+        let address = args.tserver.clone().unwrap_or_else(|| Address::of_host(session.options.get_host()));
+        report.0.extend(tserver::check(&address).await);
+    } else if args.tserver.is_some() {
+        report.add("tserver flags", Finding::note("not checked: only YugabyteDB has tservers"));
+    }
+    report.add_made("clock", server::clock(session).await)?;
+    if let Some(settings) = report.made("settings", Settings::read(session).await)? {
+        report.add("durability", settings.durability(session.is_yugabyte));
+        report.add_made("writing", settings.writable(session).await)?;
+        limiter(args, session, &settings, report).await?;
+        report.add_made("connections", settings::connections(session).await)?;
+        report.add("time-outs", settings.timeouts());
+        if !session.is_yugabyte {
+            report.add("locks", settings.locks());
+        }
+    }
+    report.add_made("pooler", server::pooler(session).await)?;
+    report.add_made("start-up settings", server::startup_settings(session).await)
+}
+
+/// Checks the limiter's objects in this database.
+async fn limiter(
+    args: &DoctorArgs,
+    session: &mut Session,
+    settings: &Settings,
+    report: &mut Report,
+) -> sqlx::Result<()> {
+    let Some(tables) = report.made("schema", schema::tables(session).await)? else { return Ok(()) };
+    report.add_made("schema", schema::version(session, &tables).await)?;
+    if !tables.contains("rate_limits") {
+        return Ok(());
+    }
+    let findings = report.made("functions", schema::drift(session, &tables).await)?;
+    report.0.extend(findings.into_iter().flatten());
+    report.add_made("test clock", server::test_clock(session).await)?;
+    if !session.is_yugabyte {
+        report.add_made("publications", schema::publications(session).await)?;
+    }
+    let (findings, distributed) = report.made("Citus", citus::check(session).await)?.unwrap_or_default();
+    report.0.extend(findings);
+    if let Some(role) = report.made("grants", Role::read(session).await)? {
+        report.add_made("grants", rights::calls(session, &role).await)?;
+        report.add_made("tables by hand", rights::by_hand(session, &role).await)?;
+    }
+    let mut piles_up = false;
+    if session.is_yugabyte {
+        let found = "not checked: YugabyteDB stores rows differently, without dead rows and vacuum";
+        report.add("table", Finding::note(found));
+    } else if distributed {
+        report.add("table", Finding::note("not checked: its rows are on the nodes; autovacuum runs there"));
+    } else if let Some(table) = report.made("table", Table::read(session, "rate_limits").await)? {
+        report.add("table", table.size());
+        report.add("autovacuum", table.vacuum(settings));
+        report.add("updates", table.updates());
+        piles_up = table.piles_up();
+    }
+    report.add_made("idle rows", table::idle_rows(session).await)?;
+    if !session.is_yugabyte {
+        let longest = args.old_transaction.into();
+        report.add_made("old transactions", table::transactions(session, longest, piles_up).await)?;
+    }
+    if !tables.contains(schema::JOBS) {
+        return Ok(());
+    }
+    report.add_made("jobs", jobs::check(session).await)?;
+    report.0.extend(jobs::ids(session).await.map(|finding| ("ids of jobs", finding)));
+    if !session.is_yugabyte {
+        report.add_made("notifications", jobs::notifications(session).await)?;
+        let size = Table::read(session, schema::JOBS).await.map(|table| table.size());
+        report.add_made("table of jobs", size)?;
+    }
+    Ok(())
+}
+
+pub(crate) const DOCTOR_EXIT_CODES: &str = "\
+Exit codes:
+  0  only `ok` and notes
+  1  a warning or a problem
+  2  an invalid argument
+  3  the database is unavailable, or something else failed
+
+Every transaction of `doctor` is READ ONLY. Use the URL of the application: the findings are valid for its role and its path to
+the server.";
+
+const OLD_TRANSACTION: Length = Length::from_micros(300_000_000);
+
+#[derive(Args, Debug)]
+pub(crate) struct DoctorArgs {
+    /// Address of the web page of a YugabyteDB tserver, which shows its flags [default: the database's host, port 9000]
+    #[arg(long, value_name = "HOST:PORT")]
+    tserver: Option<Address>,
+    /// Age from which an open transaction is reported, such as 5m; capped at 30s if old row versions pile up
+    #[arg(long, value_name = "LENGTH", default_value_t = OLD_TRANSACTION)]
+    old_transaction: Length,
+    /// Print a JSON array of objects, one per check
+    #[arg(long)]
+    json: bool,
+}

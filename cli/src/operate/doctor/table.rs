@@ -1,0 +1,325 @@
+//! Checks the health of a table: its size, its dead and idle rows, its vacuums, and whether rows are updated in place. Also checks
+//! for long transactions: they prevent the removal of dead rows, and lock the rows that they took tokens from.
+
+use std::time::Duration;
+
+use crate::operate::doctor::{Finding, Session, Settings};
+use crate::operate::export::CLOCK;
+use crate::text::{age, grouped, one_line};
+use pg_limiter::Length;
+
+/// Fewer dead rows than this are not reported.
+const MANY_DEAD: i64 = 10_000;
+/// With at least this many dead versions, and this many for each live row, the versions of a hot row are not removed.
+const MANY_VERSIONS: i64 = 1_000;
+const MANY_OF_A_ROW: i64 = 10;
+/// Fewer updates than this are not judged.
+const MANY_UPDATES: i64 = 10_000;
+const IN_PLACE: f64 = 0.9;
+
+#[derive(Default)]
+pub(super) struct Table {
+    name: String,
+    bytes: i64,
+    index_bytes: i64,
+    options: String,
+    live: i64,
+    dead: i64,
+    updates: i64,
+    in_place: i64,
+    /// Seconds since the last vacuum.
+    vacuumed: Option<f64>,
+    /// Indexes on columns that change, separated by commas.
+    in_the_way: String,
+}
+
+impl Table {
+    pub(super) async fn read(session: &mut Session, name: &str) -> sqlx::Result<Self> {
+        let sql = format!(
+            "SELECT pg_table_size(c.oid), pg_indexes_size(c.oid), coalesce(array_to_string(c.reloptions, ','), ''), \
+               coalesce(s.n_live_tup, 0), coalesce(s.n_dead_tup, 0), coalesce(s.n_tup_upd, 0), coalesce(s.n_tup_hot_upd, 0), \
+               date_part('epoch', clock_timestamp() - greatest(s.last_autovacuum, s.last_vacuum)), \
+               coalesce((SELECT string_agg(i.indexrelid::regclass::text, ', ' ORDER BY i.indexrelid) \
+                 FROM pg_index AS i WHERE i.indrelid = c.oid AND (i.indexprs IS NOT NULL OR i.indpred IS NOT NULL \
+                   OR EXISTS (SELECT FROM pg_attribute AS a WHERE a.attrelid = c.oid AND a.attnum = ANY (i.indkey) \
+                     AND a.attname NOT IN ('name', 'key', 'shard')))), '') \
+             FROM {} JOIN pg_stat_all_tables AS s ON s.relid = c.oid WHERE c.relname = '{name}'",
+            session.relations
+        );
+        let (bytes, index_bytes, options, live, dead, updates, in_place, vacuumed, in_the_way) =
+            session.row(&sql).await?;
+        let name = session.table(name);
+        Ok(Self { name, bytes, index_bytes, options, live, dead, updates, in_place, vacuumed, in_the_way })
+    }
+
+    fn option(&self, name: &str) -> Option<&str> {
+        let mut options = self.options.split(',').filter_map(|option| option.split_once('='));
+        options.find(|(key, _)| *key == name).map(|(_, value)| value)
+    }
+
+    /// Whether old row versions pile up. If so, an open transaction makes every further update more expensive.
+    pub(super) fn piles_up(&self) -> bool {
+        self.dead >= MANY_VERSIONS && self.dead >= MANY_OF_A_ROW * self.live
+    }
+
+    pub(super) fn size(&self) -> Finding {
+        let name = &self.name;
+        let [size, indexes] = [self.bytes, self.index_bytes].map(bytes);
+        let [live, dead] = [self.live, self.dead].map(count);
+        let found = format!("{name} has {size}, indexes {indexes}; about {live} live rows, {dead} dead");
+        Finding::warning(found)
+            .advise(format!(
+                "VACUUM {name}; -- and see below why autovacuum did not run, or what prevents it from removing dead rows"
+            ))
+            .advise("The table keeps its size. VACUUM FULL shrinks it, but blocks all callers while it runs.")
+            .ok_if(self.dead <= MANY_DEAD.max(self.live))
+    }
+
+    pub(super) fn vacuum(&self, settings: &Settings) -> Finding {
+        let off = |value: Option<&str>| matches!(value, Some("off" | "false" | "no" | "0"));
+        if off(settings.get("autovacuum")) || off(settings.get("track_counts")) {
+            let [vacuum, counts] = ["autovacuum", "track_counts"].map(|name| settings.shown(name));
+            let found = format!("off for the whole server: {vacuum}, {counts}");
+            return Finding::warning(found).advise("Set autovacuum = on and track_counts = on in postgresql.conf.");
+        }
+        if off(self.option("autovacuum_enabled")) {
+            return Finding::warning(format!("off for {}", self.name))
+                .advise(format!("ALTER TABLE {} RESET (autovacuum_enabled);", self.name));
+        }
+        Finding::ok(match self.vacuumed {
+            Some(seconds) => format!("on; {} was vacuumed {} ago", self.name, age(length(seconds))),
+            None => format!("on; {} has not needed a vacuum yet", self.name),
+        })
+    }
+
+    pub(super) fn updates(&self) -> Finding {
+        let share = if self.updates > 0 { self.in_place as f64 / self.updates as f64 } else { 1.0 };
+        let fillfactor = self.option("fillfactor").unwrap_or("100");
+        let (percent, updates) = ((share * 100.0).floor(), count(self.updates));
+        let found = match self.updates {
+            0 => format!("no row has been updated yet, at fillfactor {fillfactor}"),
+            _ => format!("{percent} % of {updates} updates were made in place (HOT), at fillfactor {fillfactor}"),
+        };
+        if !self.in_the_way.is_empty() {
+            let indexes = &self.in_the_way;
+            return Finding::warning(format!("{found}; updates in place are prevented by {indexes}")).advise(format!(
+                "DROP INDEX {indexes}; -- each decision also writes to an index on a column that changes"
+            ));
+        }
+        let fill = format!("ALTER TABLE {} SET (fillfactor = 70);", self.name);
+        if self.updates >= MANY_UPDATES && share < IN_PLACE {
+            return Finding::warning(found).advise(format!("{fill} -- or lower; then run VACUUM FULL once")).advise(
+                "Long transactions are another cause: while one is open, the space of dead rows is not reused.",
+            );
+        }
+        if fillfactor.parse().is_ok_and(|percent: u32| percent > 90) {
+            return Finding::note(found).advise(format!("{fill} -- as the migrations set it"));
+        }
+        Finding::ok(found)
+    }
+}
+
+/// A table of up to this many pages is counted whole. In a larger table, about this many pages are sampled.
+const PAGES: f64 = 1024.0;
+/// The number of rows to read on an engine that cannot sample pages.
+const ROWS: u32 = 20_000;
+/// Fewer idle rows than this do not matter.
+const MANY_IDLE: f64 = 10_000.0;
+
+/// Idle rows mean the same as no row, and `prune` removes them.
+pub(super) async fn idle_rows(session: &mut Session) -> sqlx::Result<Finding> {
+    let table = session.table("rate_limits");
+    let counts = "count(*)::double precision, (count(*) FILTER (WHERE idle_at <= clock.now))::double precision";
+    let clock = format!("(SELECT {CLOCK} AS now) AS clock");
+    if session.is_yugabyte {
+        let sql = format!("SELECT {counts} FROM (SELECT idle_at FROM {table} LIMIT {ROWS}) AS r CROSS JOIN {clock}");
+        let (rows, idle) = session.row(&sql).await?;
+        return Ok(judge_idle(if rows < f64::from(ROWS) { "" } else { "in a sample, " }, rows, idle));
+    }
+    let sql = format!(
+        "SELECT (pg_relation_size(c.oid) / current_setting('block_size')::bigint)::double precision \
+         FROM {} WHERE c.relname = 'rate_limits'",
+        session.relations
+    );
+    let (pages,): (f64,) = session.row(&sql).await?;
+    let share = (PAGES / pages).min(1.0);
+    let (about, sample) = match share < 1.0 {
+        true => ("about ", format!("TABLESAMPLE SYSTEM ({})", share * 100.0)),
+        false => ("", String::new()),
+    };
+    let sql = format!("SELECT {counts} FROM {table} AS r {sample} CROSS JOIN {clock}");
+    let (rows, idle): (f64, f64) = session.row(&sql).await?;
+    Ok(judge_idle(about, rows / share, idle / share))
+}
+
+fn judge_idle(about: &str, rows: f64, idle: f64) -> Finding {
+    let share = if rows > 0.0 { idle / rows } else { 0.0 };
+    let (rows, idle) = (rows.round(), idle.round());
+    let found =
+        format!("{about}{} of {} rows are idle ({:.0} %)", count(idle as i64), count(rows as i64), share * 100.0);
+    Finding::warning(found)
+        .advise("Run pg-limiter prune, or limiter.prune(), every hour or more often (from cron): it skips locked rows.")
+        .ok_if(idle < MANY_IDLE || share < 0.5)
+}
+
+pub(crate) fn bytes(bytes: i64) -> String {
+    let units = ["kB", "MB", "GB", "TB"];
+    let nth = (bytes.max(1024).ilog2() as usize / 10).min(units.len());
+    let size = bytes as f64 / 1024_f64.powi(nth as i32);
+    let digits = usize::from(size < 10.0);
+    format!("{size:.digits$} {}", units[nth - 1])
+}
+
+pub(super) fn count(number: i64) -> String {
+    grouped(u64::try_from(number).unwrap_or_default())
+}
+
+/// Converts a length that the database computed, which may be slightly negative.
+pub(super) fn length(seconds: f64) -> Duration {
+    Duration::try_from_secs_f64(seconds.max(0.0)).unwrap_or(Duration::MAX)
+}
+
+/// If this role cannot see when a transaction started: it is old if this many transactions began after it.
+const MANY_SINCE: i64 = 1_000_000;
+const MOST_SHOWN: usize = 3;
+/// The age from which a transaction is old if old row versions pile up.
+const LONGEST_IF_THEY_PILE_UP: Duration = Duration::from_secs(30);
+
+struct Open {
+    /// The description of the transaction; `end` is the SQL that ends it.
+    who: String,
+    end: String,
+    seconds: Option<f64>,
+    since: i64,
+    idle: bool,
+    holds_rows: bool,
+}
+
+pub(super) async fn transactions(session: &mut Session, longest: Duration, piles_up: bool) -> sqlx::Result<Finding> {
+    let sql = format!(
+        "SELECT format('pid %s (%s)', a.pid, \
+             concat_ws(', ', coalesce(a.usename::text, ''), nullif(a.application_name, ''), nullif(a.state, ''))), \
+           format('SELECT pg_terminate_backend(%s);', a.pid), date_part('epoch', clock_timestamp() - a.xact_start), \
+           coalesce(age(coalesce(a.backend_xmin, a.backend_xid)), 0)::bigint, \
+           coalesce(a.state, '') LIKE 'idle in transaction%', \
+           EXISTS (SELECT FROM {} JOIN pg_locks AS l ON l.relation = c.oid AND c.relname = 'rate_limits' \
+             WHERE l.pid = a.pid AND l.database = a.datid AND l.mode = 'RowExclusiveLock') \
+         FROM pg_stat_activity AS a \
+         WHERE a.datname = current_database() AND a.pid <> pg_backend_pid() \
+           AND coalesce(a.backend_type, '') <> 'autovacuum worker' \
+           AND (a.xact_start IS NOT NULL OR a.backend_xmin IS NOT NULL OR a.backend_xid IS NOT NULL) \
+         UNION ALL \
+         SELECT format('the prepared transaction ''%s'' of %s', p.gid, p.owner), \
+           format('ROLLBACK PREPARED ''%s'';', replace(p.gid, '''', '''''')), \
+           date_part('epoch', clock_timestamp() - p.prepared), age(p.transaction)::bigint, false, false \
+         FROM pg_prepared_xacts AS p WHERE p.database = current_database() \
+         UNION ALL \
+         SELECT format('the replication slot ''%s''', s.slot_name), \
+           format('Let its standby catch up, or drop the slot: SELECT pg_drop_replication_slot(%L);', s.slot_name), \
+           NULL, age(s.xmin)::bigint, false, false \
+         FROM pg_replication_slots AS s WHERE s.xmin IS NOT NULL \
+         ORDER BY 3 DESC NULLS LAST, 4 DESC",
+        session.relations
+    );
+    let mut open = Vec::new();
+    for (who, end, seconds, since, idle, holds_rows) in session.rows::<(String, String, _, _, _, _)>(&sql).await? {
+        open.push(Open { who: one_line(&who), end: one_line(&end), seconds, since, idle, holds_rows });
+    }
+    Ok(judge_open(&open, longest, piles_up))
+}
+
+fn judge_open(open: &[Open], longest: Duration, piles_up: bool) -> Finding {
+    let (longest, consequence) = if piles_up {
+        let pile_up = "old row versions of hot keys pile up, and decisions on these keys take longer and longer";
+        (longest.min(LONGEST_IF_THEY_PILE_UP), pile_up)
+    } else {
+        (longest, "no dead row can be removed, and every decision gets slower")
+    };
+    let is_old = |one: &&Open| match one.seconds {
+        Some(seconds) => length(seconds) >= longest,
+        None => one.since >= MANY_SINCE,
+    };
+    let old: Vec<&Open> = open.iter().filter(is_old).collect();
+    let Some(oldest) = old.first() else {
+        let hidden = match open.iter().filter(|one| one.seconds.is_none()).count() {
+            0 => String::new(),
+            hidden => format!("; the age of {hidden} is hidden from this role"),
+        };
+        return Finding::ok(format!("none has been open for {} or longer{hidden}", Length::from(longest)));
+    };
+    let described = |one: &&Open| {
+        let time = match one.seconds {
+            Some(seconds) => format!("for {}", age(length(seconds))),
+            None => format!("for {} transactions", count(one.since)),
+        };
+        let rows = if one.holds_rows { ", with rows of rate_limits locked" } else { "" };
+        format!("{} {time}{rows}", one.who)
+    };
+    let more = if old.len() > MOST_SHOWN { format!(", and {} more", old.len() - MOST_SHOWN) } else { String::new() };
+    let names = old.iter().take(MOST_SHOWN).map(described).collect::<Vec<_>>().join("; ");
+    let finding = Finding::warning(format!("open: {names}{more}"))
+        .advise(format!("While it is open, {consequence}. End it:"))
+        .advise(oldest.end.as_str());
+    if !old.iter().any(|one| one.idle) {
+        return finding;
+    }
+    finding.advise("ALTER ROLE app_role SET idle_in_transaction_session_timeout = '1min'; -- ends idle transactions")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::operate::doctor::State::{self, Note, Ok, Warning};
+
+    fn table() -> Table {
+        Table { options: "fillfactor=70".to_owned(), live: 100, dead: 50, ..Table::default() }
+    }
+
+    #[test]
+    fn dead_rows_and_updates_that_are_not_hot_are_reported() {
+        assert_eq!([table().size().state, table().updates().state], [Ok, Ok]);
+        let state = |dead, live| Table { dead, live, ..table() }.size().state;
+        assert_eq!(
+            [state(10_000, 5), state(10_001, 5), state(50_000, 60_000), state(60_001, 60_000)],
+            [Ok, Warning, Ok, Warning]
+        );
+        let state = |updates, in_place| -> State { Table { updates, in_place, ..table() }.updates().state };
+        assert_eq!([state(9_999, 0), state(10_000, 9_000), state(10_000, 8_999)], [Ok, Ok, Warning]);
+        let finding = Table { updates: 10_000, in_place: 8_999, ..table() }.updates();
+        assert_eq!(finding.found, "89 % of 10,000 updates were made in place (HOT), at fillfactor 70");
+        assert_eq!(Table { options: String::new(), ..table() }.updates().state, Note);
+    }
+
+    #[test]
+    fn sizes_are_short() {
+        let sizes = [0, 8192, 10_240, 1_048_575, 1_048_576, 5 << 40, i64::MAX].map(bytes);
+        assert_eq!(sizes, ["0.0 kB", "8.0 kB", "10 kB", "1024 kB", "1.0 MB", "5.0 TB", "8388608 TB"]);
+    }
+
+    #[test]
+    fn many_idle_rows_are_a_warning_if_they_are_half_of_the_table() {
+        let state = |rows, idle| judge_idle("", rows, idle).state;
+        assert_eq!([state(0.0, 0.0), state(9_999.0, 9_999.0), state(10_000.0, 10_000.0)], [Ok, Ok, Warning]);
+        assert_eq!([state(40_001.0, 20_000.0), state(40_000.0, 20_000.0)], [Ok, Warning]);
+    }
+
+    fn open(seconds: Option<f64>, since: i64) -> Open {
+        let (who, end) = ("pid 7".to_owned(), "end".to_owned());
+        Open { who, end, seconds, since, idle: false, holds_rows: false }
+    }
+
+    #[test]
+    fn without_a_start_time_the_age_is_judged_by_later_transactions() {
+        let judge = |one| judge_open(&[one], Duration::from_secs(60), false);
+        assert_eq!([judge(open(Some(59.9), 5_000_000)).state, judge(open(Some(60.0), 0)).state], [Ok, Warning]);
+        assert_eq!([judge(open(None, 999_999)).state, judge(open(None, 1_000_000)).state], [Ok, Warning]);
+        assert_eq!(judge(open(Some(3600.0), 3)).found, "open: pid 7 for 1h");
+    }
+
+    #[test]
+    fn while_versions_pile_up_30_seconds_are_too_long() {
+        let state = |seconds, longest| judge_open(&[open(Some(seconds), 0)], Duration::from_secs(longest), true).state;
+        assert_eq!([state(29.9, 300), state(30.0, 300)], [Ok, Warning]);
+        assert_eq!([state(9.9, 10), state(10.0, 10)], [Ok, Warning]);
+    }
+}

@@ -1,0 +1,184 @@
+//! `exec`: runs a command while it holds slots of a concurrency limit.
+
+mod args;
+#[cfg(unix)]
+#[path = "processes/proc.rs"]
+mod proc;
+#[cfg_attr(unix, path = "processes/unix.rs")]
+#[cfg_attr(not(unix), path = "processes/other.rs")]
+mod processes;
+#[cfg(unix)]
+mod terminal;
+mod work;
+
+use std::pin::pin;
+use std::process::ExitCode;
+use std::time::{Duration, Instant};
+
+use crate::database::Database;
+use crate::error::CliError;
+use crate::output::{self, Progress};
+use crate::signals::Signals;
+use crate::text;
+pub(crate) use args::{EXEC_EXIT_CODES, ExecArgs};
+use args::{Failure, Outcome};
+use pg_limiter::{Call, Decision, Error, Item, Lease, LeaseId, Limiter};
+
+pub(crate) async fn run(args: ExecArgs, database: Database) -> Result<ExitCode, CliError> {
+    let outcome = hold(&args, database).await.unwrap_or_else(|error| {
+        output::note(&error);
+        Outcome::Failure(if matches!(error, CliError::Usage(_)) { Failure::Invalid } else { Failure::Failed })
+    });
+    Ok(outcome.exit_code(&args))
+}
+
+async fn hold(args: &ExecArgs, database: Database) -> Result<Outcome, CliError> {
+    let limits = args.limits()?;
+    let key_secret = args.secret.read()?;
+    let running = database.named()?;
+    // From here on no signal ends this process before the slots are released.
+    let mut signals = Signals::listen().map_err(CliError::failed)?;
+    let limiter = tokio::select! {
+        limiter = running.limiter(limits, key_secret) => limiter?,
+        signal = signals.next() => return Ok(Outcome::Code(128 + signal.number())),
+    };
+    let lease = match acquire(&limiter, args, &mut signals).await? {
+        Ok(lease) => lease.keep_renewed(),
+        Err(outcome) => return Ok(outcome),
+    };
+    let outcome = work::work(args, &lease, &mut signals).await;
+    // The token of a run that may go on elsewhere, or that may have succeeded, stays spent.
+    let failed = match outcome {
+        Outcome::Code(code) => code != 0,
+        Outcome::Failure(failure) => failure == Failure::NotStarted,
+    };
+    let names = args.names();
+    match release(&limiter, args, lease, if failed { &names[..1] } else { &[] }).await {
+        Ok(true) => {}
+        Ok(false) => output::note("the lease was lost while the command ran: others may have held its slots"),
+        Err(error) => output::note(format!("the slots are not released, and free when the lease ends: {error}")),
+    }
+    limiter.close().await;
+    Ok(outcome)
+}
+
+/// Releases the slots and returns these tokens, in one transaction. Returns whether the slots were held. If they were not, another
+/// run may have begun, and the tokens stay spent.
+async fn release(limiter: &Limiter, args: &ExecArgs, lease: Lease, names: &[String]) -> Result<bool, Error> {
+    if args.once_every.is_none() || names.is_empty() {
+        return lease.release().await;
+    }
+    let within = limiter.clone();
+    let slots = Call::from(args.slots()).lease(lease.id());
+    let tokens: Vec<Item> = names.iter().map(|name| args.token(name)).collect();
+    let work = async move |tx: &mut sqlx::PgConnection| {
+        let was_held = within.within(tx).release(slots.clone()).await?;
+        if was_held {
+            within.within(tx).credit(tokens.clone()).await?;
+        }
+        Ok::<_, Error>(was_held)
+    };
+    limiter.transaction(work).await
+}
+
+/// The longest pause between two attempts to get a slot. A holder may release its slots before its lease ends.
+const LONGEST_PAUSE: Duration = Duration::from_secs(1);
+/// The longest wait for an answer of the database after a signal.
+const PATIENCE: Duration = Duration::from_secs(10);
+
+/// Takes the slots, or returns why it did not. A signal meanwhile leaves none taken.
+async fn acquire(
+    limiter: &Limiter,
+    args: &ExecArgs,
+    signals: &mut Signals,
+) -> Result<Result<Lease, Outcome>, CliError> {
+    let until = args.wait.and_then(|wait| Instant::now().checked_add(wait));
+    let mut has_waited = false;
+    let _progress = Progress::of(format!("waiting for a slot of \"{}\"", args.name));
+    loop {
+        let denied = {
+            let mut attempt = pin!(attempt(limiter, args));
+            tokio::select! {
+                taken = &mut attempt => match taken? {
+                    Ok(lease) => return Ok(Ok(lease)),
+                    Err(denied) => denied,
+                },
+                signal = signals.next() => {
+                    give_back(limiter, args, attempt).await;
+                    return Ok(Err(Outcome::Code(128 + signal.number())));
+                }
+            }
+        };
+        if let Some(outcome) = over(args, &denied) {
+            return Ok(Err(outcome));
+        }
+        let left = until.map_or(Duration::ZERO, |until| until.saturating_duration_since(Instant::now()));
+        let retry_after = denied.retry_after().unwrap_or_default();
+        if left.is_zero() {
+            let free = match args.once_every {
+                // The wait is that of the window, which may be longer.
+                Some(_) => ": it runs elsewhere, or the lease of a run that was cut off has not ended".to_owned(),
+                None => format!(", but in {} at the latest", text::wait(retry_after)),
+            };
+            output::note(format!("no slot of \"{}\" is free{free}", args.name));
+            return Ok(Err(Outcome::Failure(Failure::NoSlot)));
+        }
+        if !has_waited {
+            output::note(format!("waiting for a slot of \"{}\"", args.name));
+            has_waited = true;
+        }
+        // Not all at the same time.
+        let pause = retry_after.min(LONGEST_PAUSE).mul_f64(0.5 + fastrand::f64() / 2.0).max(Duration::from_millis(10));
+        tokio::select! {
+            () = tokio::time::sleep(pause.min(left)) => {}
+            signal = signals.next() => return Ok(Err(Outcome::Code(128 + signal.number()))),
+        }
+    }
+}
+
+/// The reason why waiting for a slot is in vain: the window is over for this command.
+fn over(args: &ExecArgs, denied: &Decision) -> Option<Outcome> {
+    let denied_by = denied.denied_by();
+    if args.once_every.is_none() || denied_by.contains(&args.name.as_str()) {
+        return None;
+    }
+    let next = text::wait(denied.retry_after().unwrap_or_default());
+    let [run, _] = args.names();
+    let (failure, why) = if denied_by.contains(&run.as_str()) {
+        (Failure::Done, "was run in this window, or the outcome of its run is not known".to_owned())
+    } else {
+        (Failure::Attempts, format!("has failed in all of its {} attempts in this window", args.attempts))
+    };
+    output::note(format!("\"{}\" {why}; the next window begins in {next}", args.name));
+    Some(Outcome::Failure(failure))
+}
+
+type Attempt = Result<Result<Lease, Decision>, Error>;
+
+async fn attempt(limiter: &Limiter, args: &ExecArgs) -> Attempt {
+    let call = args.call(LeaseId::random());
+    match limiter.acquire(call.clone()).await {
+        Ok(acquired) => Ok(acquired.into_lease()),
+        Err(error) => {
+            if matches!(error, Error::OutcomeUnknown { .. }) {
+                // This process ends before the library has done so in the background.
+                let _ = tokio::time::timeout(PATIENCE, limiter.release(call)).await;
+            }
+            Err(error)
+        }
+    }
+}
+
+/// Waits for the answer to an attempt, because a statement that is on its way may still take the slots, and releases them.
+async fn give_back(limiter: &Limiter, args: &ExecArgs, attempt: impl Future<Output = Attempt>) {
+    let giving_back = async {
+        match attempt.await {
+            Ok(Ok(lease)) => release(limiter, args, lease, &args.names()).await.is_ok(),
+            Ok(Err(_)) => true,
+            Err(error) => !matches!(error, Error::OutcomeUnknown { .. }),
+        }
+    };
+    if !tokio::time::timeout(PATIENCE, giving_back).await.unwrap_or(false) {
+        output::note("the database does not answer: a slot may be taken until its lease ends, and a token be spent");
+    }
+}

@@ -1,0 +1,255 @@
+//! The processes of the command.
+
+use std::collections::HashMap;
+use std::ffi::OsString;
+use std::io::{self, Write};
+use std::os::unix::process::{CommandExt, ExitStatusExt};
+use std::process::{Child, Command, ExitStatus, Stdio};
+use std::time::{Duration, Instant};
+
+use rustix::io::Errno;
+use rustix::process::{self, Pid, Signal, WaitOptions};
+
+use crate::operate::exec::proc::{self, Process};
+use crate::operate::exec::terminal::Terminal;
+use crate::signals::{Received, Signals};
+use crate::{output, text};
+use pg_limiter::{Lease, LeaseId};
+
+/// The pause between two looks at what is left of a command that has ended.
+const TICK: Duration = Duration::from_millis(100);
+/// The time after which what is left is asked to end once more.
+const AGAIN: Duration = Duration::from_secs(1);
+
+/// A process group, and on Linux also what has left it.
+pub(crate) struct Processes {
+    /// The command itself. Its id is the id of the group.
+    leader: Pid,
+    status: Option<ExitStatus>,
+    /// Children that are not the command's: a shell that runs `exec pg-limiter` leaves its own.
+    foreign: Vec<Pid>,
+    /// What got SIGTERM after the command had ended: the last time, and whether it was the second.
+    terminated: HashMap<Pid, (Instant, bool)>,
+    /// Whether SIGINT or SIGQUIT was sent to this process, and not only typed.
+    is_interrupted: bool,
+    changes: Signals,
+    terminal: Option<Terminal>,
+    /// `None`: there is no shell to run it.
+    guard: Option<Guard>,
+}
+
+impl Processes {
+    /// Starts the command. If this process is killed, the command gets SIGTERM, and after the grace SIGKILL.
+    pub(crate) fn start(command: &[OsString], lease: LeaseId, grace: Duration) -> io::Result<Self> {
+        let (program, rest) = command.split_first().ok_or(io::ErrorKind::InvalidInput)?;
+        let terminal = Terminal::open();
+        // In a pipeline, Ctrl-Z goes to the tool. Elsewhere it must stop the tool like any process.
+        let is_in_pipeline = terminal.as_ref().is_some_and(|terminal| terminal.is_in_pipeline);
+        let changes = [Signal::CHILD, Signal::CONT, Signal::TSTP];
+        let changes = Signals::of(if is_in_pipeline { &changes } else { &changes[..2] })?;
+        // Descendants whose parents have ended become children of this process. (Before Linux 3.4, they do not.)
+        #[cfg(target_os = "linux")]
+        let _ = process::set_child_subreaper(Some(process::getpid()));
+        let mut guard = Guard::start().ok();
+        let foreign = proc::children();
+        let mut command = Command::new(program);
+        let child = command.args(rest).env("PG_LIMITER_LEASE", lease.to_string()).process_group(0).spawn()?;
+        let leader = Pid::from_child(&child);
+        if let Some(input) = guard.as_mut().and_then(|guard| guard.shell.stdin.as_mut()) {
+            let _ = writeln!(input, "{leader} {}", grace.as_millis() / 100); // It fails if the guard has ended.
+        }
+        if let Some(terminal) = &terminal {
+            terminal.offer(leader);
+        }
+        let (terminated, status) = (HashMap::new(), None);
+        Ok(Self { leader, status, foreign, terminated, is_interrupted: false, changes, terminal, guard })
+    }
+
+    /// Waits until `update` may find something new.
+    ///
+    /// # Cancel safety
+    /// Safe.
+    pub(crate) async fn change(&mut self) {
+        let change = match self.status {
+            None => Some(self.changes.next().await),
+            Some(_) => tokio::time::timeout(TICK, self.changes.next()).await.ok(),
+        };
+        if change.is_some_and(|Received(signal)| signal == Signal::TSTP) {
+            self.send(Signal::TSTP, false);
+        }
+    }
+
+    /// Looks which children have changed. If the command was stopped in its terminal, returns when it is continued. `early`: with
+    /// less left of the lease, the command is not continued.
+    pub(crate) async fn update(&mut self, lease: &Lease, early: Duration) {
+        let mut stopped = None;
+        while let Ok(Some((id, status))) = process::wait(WaitOptions::NOHANG | WaitOptions::UNTRACED) {
+            if id == self.leader {
+                stopped = status.stopping_signal();
+                if stopped.is_none() {
+                    self.status = Some(ExitStatus::from_raw(status.as_raw()));
+                }
+            } else if let Some(guard) = &mut self.guard
+                && Pid::from_child(&guard.shell) == id
+            {
+                guard.has_ended |= !status.stopped();
+            }
+        }
+        let Some(terminal) = self.terminal.as_ref().filter(|_| self.status.is_none()) else { return };
+        // After `bg` and `fg`.
+        terminal.offer(self.leader);
+        let by_terminal = [Signal::TSTP, Signal::TTIN, Signal::TTOU];
+        if let Some(signal) = by_terminal.into_iter().find(|kind| Some(kind.as_raw()) == stopped) {
+            self.suspend(terminal, signal, lease, early).await;
+        }
+    }
+
+    pub(crate) const fn status(&self) -> Option<ExitStatus> {
+        self.status
+    }
+
+    /// Whether nothing of the command lives.
+    pub(crate) fn is_over(&self) -> bool {
+        let is_empty = || match self.living() {
+            Some(living) => living.is_empty(),
+            None => process::test_kill_process_group(self.leader) == Err(Errno::SRCH),
+        };
+        self.status.is_some() && is_empty()
+    }
+
+    /// What lives, or `None` if the system has no list.
+    fn living(&self) -> Option<Vec<Process>> {
+        proc::members(self.leader, &self.foreign)
+    }
+
+    pub(crate) fn forward(&mut self, signal: Received) {
+        self.is_interrupted |= [Signal::INT, Signal::QUIT].contains(&signal.0);
+        self.send(signal.0, false);
+        if signal.is_term() {
+            self.send(Signal::CONT, false);
+        }
+    }
+
+    pub(crate) fn terminate(&mut self) {
+        self.send(Signal::TERM, true);
+        self.send(Signal::CONT, true);
+    }
+
+    /// Asks those to end that have not been asked since the command has ended: an earlier signal did not reach a child that was
+    /// started after it. A second later it asks once more, because a signal between fork and exec is lost if the parent handles it.
+    pub(crate) fn terminate_rest(&mut self) {
+        let Some(living) = self.living() else {
+            if self.is_next_to_terminate(self.leader) {
+                self.terminate();
+            }
+            return;
+        };
+        for process in living {
+            if self.is_next_to_terminate(process.id) {
+                let _ = process::kill_process(process.id, Signal::TERM); // It fails if the process has ended.
+                let _ = process::kill_process(process.id, Signal::CONT);
+            }
+        }
+    }
+
+    fn is_next_to_terminate(&mut self, id: Pid) -> bool {
+        let before = self.terminated.get(&id).copied();
+        let is_next = before.is_none_or(|(last, is_second)| !is_second && last.elapsed() > AGAIN);
+        if is_next {
+            self.terminated.insert(id, (Instant::now(), before.is_some()));
+        }
+        is_next
+    }
+
+    pub(crate) fn kill(&mut self) {
+        self.send(Signal::KILL, true);
+    }
+
+    /// Sends the signal to the group, or also to the processes that have left it.
+    fn send(&self, signal: Signal, to_all: bool) {
+        let living = self.living();
+        // The id may belong to another group once the command has ended and its group is empty.
+        let is_group = self.status.is_none() || living.is_none();
+        if is_group {
+            let _ = process::kill_process_group(self.leader, signal); // It fails if the group is empty.
+        }
+        for process in living.unwrap_or_default() {
+            let is_in_group = process.group == Some(self.leader);
+            if if is_in_group { !is_group } else { to_all } {
+                let _ = process::kill_process(process.id, signal); // It fails if the process has ended.
+            }
+        }
+    }
+
+    /// The ids of what lives, for messages.
+    pub(crate) fn names(&self) -> String {
+        let ids = self.living().unwrap_or_default();
+        ids.iter().map(|process| process.id.to_string()).collect::<Vec<_>>().join(", ")
+    }
+
+    /// Stops the tool with its command, so that the shell shows a stopped job, and continues both.
+    async fn suspend(&self, terminal: &Terminal, signal: Signal, lease: &Lease, early: Duration) {
+        let is_typed = signal == Signal::TSTP;
+        if !is_typed && (terminal.is_home() || terminal.is_lent_to(self.leader)) {
+            // The command was stopped because it did not have the terminal yet.
+            terminal.lend(self.leader);
+            return self.send(Signal::CONT, false);
+        }
+        terminal.take_back(self.leader);
+        let left = text::wait(Duration::from_secs(lease.ends_in().as_secs()));
+        output::note(format!("stopped: the slots are not renewed meanwhile, and free for others in {left}"));
+        if !is_typed || !terminal.is_in_pipeline {
+            // With all of its own group, as the terminal would. The system ignores the signal if there is no shell to continue it.
+            let _ = process::kill_current_process_group(signal);
+        } else if !proc::is_orphaned() {
+            // The terminal has stopped the rest of the pipeline.
+            let _ = process::kill_process(process::getpid(), Signal::STOP);
+        }
+        if !is_typed {
+            // A command in the background that reads the terminal would stop again at once.
+            tokio::time::sleep(TICK * 10).await;
+        }
+        // Others may hold the slots by now. If so, the command is not continued, but stopped.
+        let _ = tokio::time::timeout(lease.ends_in(), lease.renew()).await;
+        if lease.ends_in() > early || early.is_zero() {
+            terminal.offer(self.leader);
+            self.send(Signal::CONT, false);
+        }
+    }
+
+    /// Takes the terminal back. Passes Ctrl-C on to the tool's own group, such as a script, which did not get it.
+    pub(crate) fn finish(self) {
+        let is_returned = self.terminal.is_some_and(|terminal| terminal.take_back(self.leader));
+        let signal = self.status.and_then(|status| status.signal());
+        let typed = [Signal::INT, Signal::QUIT].into_iter().find(|kind| Some(kind.as_raw()) == signal);
+        if let Some(typed) = typed.filter(|_| is_returned && !self.is_interrupted) {
+            let _ = process::kill_current_process_group(typed);
+        }
+    }
+}
+
+/// A process that ends the command if this one is killed with SIGKILL, which it cannot handle. Without the guard, the command
+/// would go on after the end of the lease.
+struct Guard {
+    shell: Child,
+    has_ended: bool,
+}
+
+impl Guard {
+    fn start() -> io::Result<Self> {
+        let mut shell = Command::new("/bin/sh");
+        shell.args(["-c", include_str!("guard.sh")]).current_dir("/").process_group(0);
+        shell.env_clear().env("PATH", std::env::var_os("PATH").unwrap_or_else(|| "/usr/bin:/bin".into()));
+        let shell = shell.stdin(Stdio::piped()).stdout(Stdio::null()).stderr(Stdio::null()).spawn()?;
+        Ok(Self { shell, has_ended: false })
+    }
+}
+
+impl Drop for Guard {
+    fn drop(&mut self) {
+        if !self.has_ended {
+            let _ = self.shell.kill(); // It fails if the guard has ended.
+            let _ = self.shell.wait();
+        }
+    }
+}

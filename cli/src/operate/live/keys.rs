@@ -1,0 +1,117 @@
+//! All buckets of one key, and how they refill.
+
+use std::collections::BTreeSet;
+use std::time::Duration;
+
+use sqlx::AssertSqlSafe;
+
+use crate::balance_line::balance_line;
+use crate::error::CliError;
+use crate::operate::export;
+use crate::operate::live::bucket::BucketView;
+use crate::operate::live::live::Live;
+use crate::operate::live::sample::{self, Bucket};
+use crate::operate::stored::{ExactArgs, Forms};
+use crate::text::moment;
+use pg_limiter::{CallAt, Item, KeySecret, Kind, Limit, Op};
+
+/// Points of a curve.
+const POINTS: i64 = 40;
+/// A curve ends after this time, even if the bucket is not full then.
+const LONGEST: i64 = 366 * 86_400 * 1_000_000;
+
+#[derive(Clone, Debug)]
+pub(crate) struct KeyBucket {
+    pub(crate) bucket: BucketView,
+    /// The definition, if it is known.
+    pub(crate) limit: Option<Limit>,
+    /// If the definition is known, and the limit is no gate.
+    pub(crate) balance: Option<Balance>,
+    /// The tokens taken in each bin of the last ten minutes, if it is among the keys that are read in each sample.
+    pub(crate) taken: Option<Vec<f64>>,
+}
+
+#[derive(Clone, Debug)]
+pub(crate) struct Balance {
+    /// Tokens, or free slots.
+    pub(crate) now: f64,
+    pub(crate) capacity: f64,
+    /// Until a call for one token would be allowed; `None` if it would be allowed now.
+    pub(crate) wait: Option<Duration>,
+    /// The balance over time if nothing more is taken: the time in microseconds since the Unix epoch, and the balance.
+    pub(crate) curve: Vec<(i64, f64)>,
+}
+
+impl Live {
+    /// The buckets of a key, in all limits, by name; and the database's clock. `secret`: with which keys are hashed, if they are.
+    pub(crate) async fn key(&self, key: &str, secret: Option<&KeySecret>) -> Result<(i64, Vec<KeyBucket>), CliError> {
+        let mut tx = self.begin().await?;
+        let failed = |error| self.failed(error);
+        let now = export::now(&mut tx).await.map_err(failed)?;
+        let names = sample::names(&mut tx, &self.schema).await.map_err(failed)?;
+        let given = names.iter().map(|name| (name.clone(), key.to_owned()));
+        let hashed = names.iter().filter_map(|name| Some((name.clone(), secret?.stored_key(name, key))));
+        let asked: Vec<Bucket> = given.chain(hashed.filter(|(_, hash)| hash != key)).collect();
+        let rows = sample::rows_of(&mut tx, &self.schema, &asked).await.map_err(failed)?;
+        drop(tx);
+        let (mut found, limits) = (Vec::new(), self.limits());
+        let buckets = rows.chunk_by(|a, b| (&a.name, &a.key) == (&b.name, &b.key));
+        for bucket in buckets.filter_map(|rows| BucketView::new(rows, now)) {
+            self.watch_key(&bucket.name, &bucket.key).await;
+            let limit = limits.get(&bucket.name).copied();
+            let balance = match limit.filter(|limit| limit.kind() != Kind::Gate) {
+                Some(limit) => self.balance(&bucket, &limit, now).await?,
+                None => None,
+            };
+            let taken = self.sampler.lock().await.history(&bucket.name, &bucket.key);
+            found.push(KeyBucket { bucket, limit, balance, taken });
+        }
+        Ok((now, found))
+    }
+
+    /// The balance from `now` until the bucket is full. The database computes it, as for a call at each of these times.
+    async fn balance(&self, bucket: &BucketView, limit: &Limit, now: i64) -> Result<Option<Balance>, CliError> {
+        // A curve is drawn a little past the moment from which the bucket is full.
+        let end = now + ((bucket.full_at - now).clamp(1_000_000, LONGEST) / 20).saturating_mul(21);
+        let times: Vec<i64> = (0..=POINTS).map(|point| now + (end - now) / POINTS * point).collect();
+        let item = || Item::new(&*bucket.name, &*bucket.key);
+        let calls = times.iter().map(|at| CallAt::new(moment(*at), Op::Check, item().count(0)));
+        let calls: Vec<CallAt> = std::iter::once(CallAt::new(moment(now), Op::Check, item())).chain(calls).collect();
+        let mut tx = self.begin().await?;
+        let mut decisions = self.rate_limits.decide_at(&mut tx, &calls).await?.into_iter();
+        let one = decisions.next().and_then(Result::ok);
+        let points = times.into_iter().zip(decisions);
+        let points = points.filter_map(|(at, decision)| Some((at, decision.ok()?.remaining()))).collect();
+        let curve = balance_line(points, limit.kind());
+        let wait = one.and_then(|decision| decision.retry_after());
+        let first = curve.first().map(|point| point.1);
+        Ok(first.map(|now| Balance { now, capacity: limit.capacity(), wait, curve }))
+    }
+
+    /// The other forms of a key that have rows, such as the network of an address. `secret`: as for [`Self::key`].
+    pub(crate) async fn other_forms(
+        &self,
+        key: &str,
+        secret: Option<&KeySecret>,
+    ) -> Result<BTreeSet<String>, CliError> {
+        let forms = Forms::new(key.to_owned(), ExactArgs::default(), secret.cloned());
+        let mut tx = self.begin().await?;
+        let failed = |error| self.failed(error);
+        let names = sample::names(&mut tx, &self.schema).await.map_err(failed)?;
+        let found = forms.of_limits(&mut tx, &self.schema, &names).await.map_err(failed)?;
+        Ok(found.into_iter().map(|(_, form)| form).filter(|form| form != key).collect())
+    }
+
+    /// Some keys that begin with `prefix`, each with a limit that has it. At most `most` of each limit.
+    pub(crate) async fn keys_like(&self, prefix: &str, most: u32) -> Result<Vec<(String, String)>, CliError> {
+        let sql = format!(
+            "SELECT json_build_array(n.name, k.key)::text FROM ({}) AS n (name) CROSS JOIN LATERAL \
+               (SELECT r.key FROM {}.rate_limits AS r \
+                WHERE r.name = n.name AND r.key >= $1 AND r.key < $1 || U&'\\+10FFFF' AND r.shard = 0 \
+                ORDER BY r.key LIMIT $2) AS k",
+            sample::distinct_names(&self.schema),
+            self.schema.quoted()
+        );
+        self.rows(sqlx::query_as(AssertSqlSafe(sql)).bind(prefix).bind(i64::from(most))).await
+    }
+}

@@ -1,0 +1,201 @@
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use serde::de::DeserializeOwned;
+use sqlx::postgres::{PgArguments, PgPoolOptions};
+use sqlx::query::QueryAs;
+use sqlx::{Connection, PgConnection, PgPool, Postgres, Transaction};
+use tokio::sync::{Mutex, watch};
+
+use crate::database::Running;
+use crate::error::CliError;
+use crate::operate::live::sample::{self, Sample};
+use crate::operate::live::sampler::Sampler;
+use crate::operate::live::view::{KeyView, Snapshot};
+use crate::text::moment;
+use pg_limiter::{CallAt, Error, Item, Limits, Op, Schema, TransactionLimiter};
+
+const CONNECTIONS: u32 = 4;
+const PATIENCE: Duration = Duration::from_secs(3);
+const TO_CONNECT: Duration = Duration::from_secs(1);
+/// A statement that takes longer fails. The planner must not choose a scan of a whole table.
+const BOUNDS: &str = "SET LOCAL statement_timeout = '5s'; SET LOCAL lock_timeout = '1s'; SET LOCAL jit = off; \
+                      SET LOCAL enable_seqscan = off; SET LOCAL enable_hashjoin = off; SET LOCAL enable_mergejoin = off";
+
+/// The pause after reading. A slow database is read less often, and a lost one is tried again soon.
+pub(crate) fn pause(interval: Duration, begin: Instant, failed: bool) -> Duration {
+    if failed { interval } else { interval.max(begin.elapsed() * 9) }
+}
+
+/// A database that is watched. It is only read. Clones share the samples.
+#[derive(Clone, Debug)]
+pub(crate) struct Live {
+    pub(super) pool: PgPool,
+    pub(super) schema: Schema,
+    /// Whether the limits are those that the database stores, which may change. Otherwise they are those of a file.
+    follows_stored: bool,
+    /// Has the limits. For balances: at times that the caller chooses, which needs no transaction of its own.
+    pub(super) rate_limits: TransactionLimiter,
+    pub(super) sampler: Arc<Mutex<Sampler>>,
+    seen: watch::Sender<Seen>,
+}
+
+/// The last snapshot, and the error if the latest one failed.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Seen {
+    pub(crate) snapshot: Arc<Snapshot>,
+    pub(crate) error: Option<String>,
+}
+
+impl Live {
+    /// The limits are those of a file, or else those that are stored now. Reports a wrong URL at once, and connects again when
+    /// something is read.
+    pub(crate) async fn open(running: &Running, of_file: Option<Limits>) -> Result<Self, CliError> {
+        let follows_stored = of_file.is_none();
+        let limits = match of_file {
+            Some(limits) => running.connect().await.map(|_| limits)?,
+            None => running.shown_limits().await?,
+        };
+        let schema = running.schema.clone();
+        let pool = PgPoolOptions::new().max_connections(CONNECTIONS).acquire_timeout(PATIENCE);
+        // A pooler may not keep prepared statements.
+        let rate_limits = TransactionLimiter::in_schema(limits, schema.clone()).with_unnamed_statements();
+        Ok(Self {
+            pool: pool.connect_lazy_with(running.options.clone()),
+            sampler: Arc::default(),
+            seen: watch::Sender::default(),
+            schema,
+            follows_stored,
+            rate_limits,
+        })
+    }
+
+    /// Takes samples at this interval, until the future is dropped.
+    pub(crate) async fn watch(&self, interval: Duration) {
+        loop {
+            let begin = Instant::now();
+            let failed = self.sample().await.error.is_some();
+            tokio::time::sleep(pause(interval, begin, failed)).await;
+        }
+    }
+
+    /// Takes a sample. Tokens taken are known from the second one on.
+    pub(crate) async fn sample(&self) -> Seen {
+        let mut sampler = self.sampler.lock().await;
+        let followed = if self.follows_stored { self.follow().await } else { Ok(()) };
+        let mut result = self.read(&sampler).await.map(|sample| sampler.compare(&sample, self.limits()));
+        if let Ok(snapshot) = &mut result {
+            let note = "the stored limits are not read any more, and those from before are shown";
+            let followed = followed.map_err(|error| format!("{note}: {error}"));
+            snapshot.note = self.add_balances(snapshot).await.map_err(|error| error.to_string()).and(followed).err();
+        }
+        self.seen.send_modify(|seen| match result {
+            Ok(snapshot) => *seen = Seen { snapshot: Arc::new(snapshot), error: None },
+            Err(error) => seen.error = Some(error.to_string()),
+        });
+        self.seen()
+    }
+
+    pub(crate) fn seen(&self) -> Seen {
+        self.seen.borrow().clone()
+    }
+
+    /// Reads a key in each sample for the next five minutes.
+    pub(crate) async fn watch_key(&self, name: &str, key: &str) {
+        self.sampler.lock().await.watch(name, key);
+    }
+
+    /// Reads the stored limits again. If they cannot be read, those from before are kept.
+    async fn follow(&self) -> Result<(), CliError> {
+        let mut tx = self.begin().await?;
+        match Limits::stored_in(&mut *tx, &self.schema).await {
+            Ok(limits) => drop(self.rate_limits.replace_limits(limits)),
+            Err(Error::SchemaMissing { .. }) => {}
+            Err(error) => return Err(error.into()),
+        }
+        Ok(())
+    }
+
+    /// Reads a sample and, of a large table, the watched keys and from time to time the names.
+    async fn read(&self, sampler: &Sampler) -> Result<Sample, CliError> {
+        let mut tx = self.begin().await?;
+        let read = async {
+            // Two samples with the same seed read the same pages, so that they can be compared.
+            let mut sample = sample::read(&mut tx, &self.schema, sampler.samples / 2).await?;
+            if sample.is_whole() {
+                return Ok(sample);
+            }
+            sample.watched_rows = sample::rows_of(&mut tx, &self.schema, &sampler.watched()).await?;
+            if sampler.must_count(&sample) {
+                let names = sample::names(&mut tx, &self.schema).await?;
+                sample.counted = Some(sample::count_keys(&mut tx, &self.schema, &names).await?);
+            }
+            Ok(sample)
+        };
+        read.await.map_err(|error| self.failed(error))
+    }
+
+    /// Adds the balances of the listed keys, and sorts the emptiest by them.
+    async fn add_balances(&self, snapshot: &mut Snapshot) -> Result<(), CliError> {
+        let time = moment(snapshot.at);
+        let mut defined: Vec<_> = snapshot.limits.iter_mut().filter(|limit| limit.capacity.is_some()).collect();
+        let mut keys: Vec<&mut KeyView> = defined.iter_mut().flat_map(|limit| limit.all_keys()).collect();
+        if keys.is_empty() {
+            return Ok(());
+        }
+        let mut tx = self.begin().await?;
+        for keys in keys.chunks_mut(250) {
+            let item = |key: &KeyView| Item::new(&*key.bucket.name, &*key.bucket.key).count(0);
+            let calls: Vec<CallAt> = keys.iter().map(|key| CallAt::new(time, Op::Check, item(key))).collect();
+            for (key, decision) in keys.iter_mut().zip(self.rate_limits.decide_at(&mut tx, &calls).await?) {
+                key.balance = decision.ok().map(|decision| decision.remaining());
+            }
+        }
+        let balance = |key: &KeyView| key.balance.unwrap_or(f64::INFINITY);
+        for limit in defined {
+            let by_key = |a: &KeyView, b: &KeyView| a.bucket.key.cmp(&b.bucket.key);
+            limit.emptiest.sort_by(|a, b| balance(a).total_cmp(&balance(b)).then_with(|| by_key(a, b)));
+        }
+        Ok(())
+    }
+
+    pub(crate) fn limits(&self) -> Limits {
+        self.rate_limits.limits()
+    }
+
+    pub(crate) async fn close(&self) {
+        self.pool.close().await;
+    }
+
+    /// Begins a transaction that reads one state of the database for a short time, and cannot write.
+    pub(super) async fn begin(&self) -> Result<Transaction<'static, Postgres>, CliError> {
+        let begin = async {
+            let mut tx = self.pool.begin_with("BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY").await?;
+            sqlx::raw_sql(BOUNDS).execute(&mut *tx).await?;
+            Ok(tx)
+        };
+        let mut begun = begin.await;
+        if let Err(sqlx::Error::PoolTimedOut) = begun {
+            // The pool does not say why it has no connection.
+            let options = self.pool.connect_options();
+            let connected = tokio::time::timeout(TO_CONNECT, PgConnection::connect_with(&options)).await;
+            begun = Err(connected.ok().and_then(Result::err).unwrap_or(sqlx::Error::PoolTimedOut));
+        }
+        begun.map_err(|error| self.failed(error))
+    }
+
+    /// Reads rows of JSON, such as objects with the fields of `T`, in a transaction of their own.
+    pub(super) async fn rows<T: DeserializeOwned>(
+        &self,
+        query: QueryAs<'_, Postgres, (String,), PgArguments>,
+    ) -> Result<Vec<T>, CliError> {
+        let mut tx = self.begin().await?;
+        let rows = query.persistent(false).fetch_all(&mut *tx).await.map_err(|error| self.failed(error))?;
+        rows.iter().map(|(row,)| serde_json::from_str(row)).collect::<Result<_, _>>().map_err(CliError::failed)
+    }
+
+    pub(super) fn failed(&self, error: sqlx::Error) -> CliError {
+        let error = Error::from_sql(error, self.schema.name());
+        CliError::refused(error, &self.schema, &["rate_limits", "jobs", "groups"])
+    }
+}

@@ -1,0 +1,198 @@
+//! The queues: groups, and jobs by state. Each query reads one of the queue's indexes, up to a bound.
+
+use serde::{Deserialize, Serialize};
+use sqlx::AssertSqlSafe;
+
+use crate::error::CliError;
+use crate::operate::export::now;
+use crate::operate::live::live::Live;
+use crate::operate::live::sample::distinct;
+use crate::operate::live::view::{COUNTED, Counted};
+use pg_limiter::queue::JobState;
+
+/// Groups that are listed.
+const GROUPS: usize = 200;
+/// Queues that are listed.
+const QUEUES: usize = 200;
+
+#[derive(Clone, Debug)]
+pub(crate) struct QueueView {
+    pub(crate) queue: String,
+    /// In the order of [`JobState::ALL`].
+    pub(crate) jobs: Vec<(&'static str, Counted)>,
+}
+
+/// A group in which jobs wait.
+#[derive(Clone, Debug, Deserialize, Serialize)]
+pub(crate) struct GroupView {
+    pub(crate) queue: String,
+    /// As stored.
+    #[serde(rename(deserialize = "key"))]
+    pub(crate) group: String,
+    pub(crate) scheduled: Counted,
+    pub(crate) available: Counted,
+    /// No waiting job of the group starts before.
+    pub(crate) next_start: Option<i64>,
+    /// How far its line is behind the reserved times, in microseconds.
+    pub(crate) lag: Option<i64>,
+    /// Its first job waits for slots of this limit and key.
+    pub(crate) waits_for: Option<(String, String)>,
+    /// No job starts before, because a handler returned `Finish::Wait`.
+    pub(crate) waiting_until: Option<i64>,
+}
+
+/// Tokens that a job reserved, or slots that it takes.
+#[derive(Clone, Debug, Deserialize)]
+pub(crate) struct ReservedView {
+    #[serde(rename = "name")]
+    pub(crate) limit: String,
+    pub(crate) key: String,
+    pub(crate) count: f64,
+    pub(crate) used: Option<f64>,
+    pub(crate) is_slots: bool,
+}
+
+#[derive(Clone, Debug, Deserialize)]
+pub(crate) struct JobView {
+    pub(crate) id: i64,
+    pub(crate) queue: String,
+    #[serde(rename = "key")]
+    pub(crate) group: String,
+    pub(crate) state: String,
+    pub(crate) priority: i32,
+    pub(crate) enqueued_at: i64,
+    pub(crate) run_at: i64,
+    pub(crate) started_at: Option<i64>,
+    pub(crate) lease_until: Option<i64>,
+    pub(crate) finished_at: Option<i64>,
+    pub(crate) worker: Option<String>,
+    pub(crate) starts: i32,
+    pub(crate) waits: i32,
+    pub(crate) failures: i32,
+    pub(crate) max_attempts: i32,
+    pub(crate) last_error: Option<String>,
+    pub(crate) unique_id: Option<String>,
+    /// JSON. `None` in lists.
+    pub(crate) payload: Option<String>,
+    /// Empty in lists.
+    #[serde(default)]
+    pub(crate) reserved: Vec<ReservedView>,
+}
+
+impl Live {
+    pub(crate) async fn now(&self) -> Result<i64, CliError> {
+        let mut tx = self.begin().await?;
+        now(&mut tx).await.map_err(|error| self.failed(error))
+    }
+
+    /// All queues that have jobs; none if the queue is not installed.
+    pub(crate) async fn queues(&self) -> Result<Vec<QueueView>, CliError> {
+        let jobs = format!("{}.jobs", self.schema.quoted());
+        let is_installed = sqlx::query_as("SELECT to_json(pg_catalog.to_regclass($1) IS NOT NULL)::text").bind(&jobs);
+        if self.rows::<bool>(is_installed).await? != [true] {
+            return Ok(Vec::new());
+        }
+        // From each of the partial indexes.
+        let names = [JobState::Available, JobState::Running, JobState::Done, JobState::Dead]
+            .map(|state| format!("({})", distinct("queue", &jobs, index_of(state).0, "", QUEUES)))
+            .join(" UNION ");
+        let count = |state: &JobState| {
+            let (source, order) = index_of(*state);
+            format!(
+                "(SELECT count(*) FILTER (WHERE j.state = '{state}') FROM (SELECT j.state FROM {jobs} AS j \
+                   WHERE j.queue = n.queue AND {source} ORDER BY {order} LIMIT {COUNTED} + 1) AS j)"
+            )
+        };
+        let counts = JobState::ALL.iter().map(count).collect::<Vec<_>>().join(", ");
+        let sql = format!(
+            "SELECT json_build_array(n.queue, ARRAY[{counts}])::text FROM ({names}) AS n (queue) ORDER BY n.queue LIMIT {QUEUES}"
+        );
+        let view = |(queue, counts): (String, Vec<Counted>)| {
+            let jobs = JobState::ALL.iter().zip(counts).map(|(state, count)| (state.as_str(), count)).collect();
+            QueueView { queue, jobs }
+        };
+        Ok(self.rows(sqlx::query_as(AssertSqlSafe(sql))).await?.into_iter().map(view).collect())
+    }
+
+    /// The groups of a queue in which jobs wait, by name, after the group `after`.
+    pub(crate) async fn groups(&self, queue: &str, after: Option<&str>) -> Result<Vec<GroupView>, CliError> {
+        let schema = self.schema.quoted();
+        let jobs = format!("{schema}.jobs");
+        let waiting = "j.queue = $1 AND j.state IN ('scheduled', 'available')";
+        let keys = distinct("key", &jobs, waiting, "AND ($2::text IS NULL OR j.key > $2)", GROUPS);
+        let of_state = |state: &str| {
+            format!(
+                "(SELECT j.state, greatest(j.run_at, j.paid_until) AS first_at FROM {jobs} AS j \
+                  WHERE j.queue = $1 AND j.key = k.key AND j.state = '{state}' \
+                  ORDER BY j.priority DESC, j.run_at, j.id LIMIT {COUNTED} + 1)"
+            )
+        };
+        let sql = format!(
+            "SELECT to_json(v)::text FROM ( \
+               SELECT $1::text AS queue, k.key, c.scheduled, c.available, greatest(c.first_at, g.held_until) AS next_start, \
+                 CASE WHEN g.has_line THEN g.lag END AS lag, g.held_until AS waiting_until, \
+                 CASE WHEN g.slot_name IS NOT NULL THEN json_build_array(g.slot_name, coalesce(g.slot_key, '')) END AS waits_for \
+               FROM ({keys}) AS k (key) CROSS JOIN LATERAL ( \
+                 SELECT count(*) FILTER (WHERE w.state = 'scheduled') AS scheduled, \
+                   count(*) FILTER (WHERE w.state = 'available') AS available, min(w.first_at) AS first_at \
+                 FROM ({} UNION ALL {}) AS w) AS c \
+               LEFT JOIN {schema}.groups AS g ON g.queue = $1 AND g.key = k.key) AS v",
+            of_state("available"),
+            of_state("scheduled")
+        );
+        self.rows(sqlx::query_as(AssertSqlSafe(sql)).bind(queue).bind(after)).await
+    }
+
+    /// The jobs of a queue in one state, without the first `skip`: those that run next, or ended last, first.
+    pub(crate) async fn jobs(
+        &self,
+        queue: &str,
+        state: JobState,
+        skip: u32,
+        most: u32,
+    ) -> Result<Vec<JobView>, CliError> {
+        let (source, order) = index_of(state);
+        let sql = format!(
+            "SELECT to_json(v)::text FROM ( \
+               SELECT {JOB} FROM {}.jobs AS j WHERE j.queue = $1 AND {source} AND j.state = '{state}' \
+               ORDER BY {order} LIMIT $2 OFFSET $3) AS v",
+            self.schema.quoted()
+        );
+        let query = sqlx::query_as(AssertSqlSafe(sql)).bind(queue);
+        self.rows(query.bind(i64::from(most)).bind(i64::from(skip))).await
+    }
+
+    /// One job, with its payload.
+    pub(crate) async fn job(&self, id: i64) -> Result<Option<JobView>, CliError> {
+        let sql = format!(
+            "SELECT to_json(v)::text FROM ( \
+               SELECT {JOB}, j.payload::text AS payload, ( \
+                   SELECT coalesce(json_agg(i ORDER BY i.is_slots, i.nth), '[]') FROM ( \
+                     SELECT u.*, false AS is_slots \
+                     FROM unnest(j.limit_names, j.limit_keys, j.counts, j.used_counts) \
+                       WITH ORDINALITY AS u (name, key, count, used, nth) \
+                     UNION ALL \
+                     SELECT u.name, u.key, u.count, NULL, u.nth, true \
+                     FROM unnest(j.slot_names, j.slot_keys, j.slot_counts) WITH ORDINALITY AS u (name, key, count, nth) \
+                   ) AS i) AS reserved \
+               FROM {}.jobs AS j WHERE j.id = $1) AS v",
+            self.schema.quoted()
+        );
+        Ok(self.rows(sqlx::query_as(AssertSqlSafe(sql)).bind(id)).await?.pop())
+    }
+}
+
+/// The condition of the partial index that has the jobs of a state, and an order that it has.
+const fn index_of(state: JobState) -> (&'static str, &'static str) {
+    match state {
+        JobState::Scheduled => ("j.state = 'scheduled'", "j.priority DESC, j.run_at, j.id"),
+        JobState::Running => ("j.state = 'running'", "j.lease_until"),
+        JobState::Dead => ("j.state = 'dead'", "j.finished_at DESC"),
+        JobState::Done | JobState::Cancelled => ("j.state IN ('done', 'cancelled')", "j.finished_at DESC"),
+        _ => ("j.state IN ('scheduled', 'available')", "j.key, j.state, j.priority DESC, j.run_at, j.id"),
+    }
+}
+
+const JOB: &str = "j.id, j.queue, j.key, j.state, j.priority, j.enqueued_at, greatest(j.run_at, j.paid_until) AS run_at, \
+                   j.started_at, j.lease_until, j.finished_at, j.worker, j.starts, j.waits, j.failures, j.max_attempts, \
+                   j.last_error, j.unique_id";

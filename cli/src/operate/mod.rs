@@ -1,0 +1,90 @@
+//! The commands that operate a limiter in use: they change, watch and examine a database.
+
+pub(crate) mod decide;
+pub(crate) mod doctor;
+pub(crate) mod exec;
+pub(crate) mod export;
+pub(crate) mod limits;
+pub(crate) mod live;
+pub(crate) mod migrate;
+pub(crate) mod queue;
+pub(crate) mod removal;
+pub(crate) mod stored;
+pub(crate) mod top;
+pub(crate) mod ui;
+
+use std::process::ExitCode;
+
+use clap::Subcommand;
+
+use crate::database::Database;
+use crate::error::CliError;
+use pg_limiter::Op;
+
+#[derive(Debug, Subcommand)]
+pub(crate) enum Command {
+    /// Create the limiter's tables and functions, or bring them up to date
+    Migrate(migrate::MigrateArgs),
+    /// Print the grants that a role needs for what it does, and nothing else
+    Grants(migrate::GrantsArgs),
+    /// Take tokens, or report when they will be available
+    Limit(decide::DecideArgs),
+    /// Decide like `limit`, but take nothing
+    Check(decide::DecideArgs),
+    /// Print the balance of a bucket
+    Peek(decide::PeekKeyArgs),
+    /// Reset a key, or all keys of a limit: their buckets are full again
+    Reset(removal::ResetArgs),
+    /// Block a key of a gate for a time: calls on it are denied
+    Block(decide::BlockArgs),
+    /// End the block of a key of a gate
+    Unblock(decide::UnblockArgs),
+    /// Delete what is stored about a key, in all limits, queues and answers: for a request to erase personal data
+    Forget(removal::ForgetArgs),
+    /// Remove the rows of idle keys: their buckets are full with a row or without. Run it from cron. With
+    /// --dead-older-than, also remove dead jobs of all queues
+    Prune(removal::PruneArgs),
+    /// Print the stored limits, or store those of a file
+    #[command(subcommand)]
+    Limits(limits::LimitsCommand),
+    /// Inspect the rate-limited queues; requeue, cancel or discard jobs
+    #[command(subcommand)]
+    Queue(queue::QueueCommand),
+    /// Show the limits, keys and queues of a database in use, in a terminal; writes nothing
+    #[command(after_help = top::TOP_EXIT_CODES)]
+    Top(top::TopArgs),
+    /// Examine a database and its limiter, and report problems and how to fix them; changes nothing
+    #[command(after_help = doctor::DOCTOR_EXIT_CODES)]
+    Doctor(doctor::DoctorArgs),
+    /// Run a command while it holds slots of a concurrency limit: for cron jobs and deployments on many machines
+    #[command(after_help = exec::EXEC_EXIT_CODES)]
+    Exec(exec::ExecArgs),
+    /// Write the rows of the buckets as JSON, one object per line, or as CSV
+    Export(export::ExportArgs),
+    /// Serve a web page that shows the limits, keys and queues of a database in use, and changes nothing unless it may
+    Ui(ui::UiArgs),
+}
+
+pub(crate) async fn run(command: Command, database: Database) -> Result<ExitCode, CliError> {
+    match command {
+        Command::Grants(args) => migrate::grants(&args, &database)?,
+        Command::Peek(args) => decide::peek(args, database).await?,
+        Command::Block(args) => decide::block(args, database).await?,
+        Command::Unblock(args) => decide::unblock(args, database).await?,
+        Command::Forget(args) => removal::forget(args, database).await?,
+        Command::Prune(args) => removal::prune(args, database).await?,
+        Command::Ui(args) => ui::run(args, database).await?,
+        // The exit code of these depends on what they find.
+        Command::Migrate(args) => return migrate::run(args, database).await,
+        Command::Limit(args) => return decide::decide(Op::Limit, args, database).await,
+        Command::Check(args) => return decide::decide(Op::Check, args, database).await,
+        Command::Reset(args) => return removal::reset(args, database).await,
+        Command::Limits(command) => return limits::run(command, database).await,
+        Command::Queue(command) => return queue::run(command, database).await,
+        Command::Top(args) => return top::run(args, database).await,
+        Command::Doctor(args) => return doctor::run(args, database).await,
+        Command::Exec(args) => return exec::run(args, database).await,
+        Command::Export(args) => return export::run(args, database).await,
+    }
+    Ok(ExitCode::SUCCESS)
+}

@@ -1,0 +1,78 @@
+use std::path::Path;
+
+use crate::database::Database;
+use crate::error::CliError;
+use crate::output::Progress;
+use crate::{input, text};
+use pg_limiter::queue::{JobFilter, JobInfo, Queue};
+use pg_limiter::{Limiter, Limits};
+
+/// All queues of a database.
+pub(crate) struct Queues {
+    limiter: Limiter,
+    pub(super) all: pg_limiter::queue::Queues,
+}
+
+/// The limits of the file, or those that are stored in the database.
+pub(super) async fn job_limits(file: Option<&Path>, database: &Database) -> Result<Limits, CliError> {
+    match file {
+        Some(file) => input::read_limits(file),
+        None => database.stored_limits().await,
+    }
+}
+
+/// Connects, runs `work`, and disconnects. `limits` are for work that takes or returns tokens.
+pub(super) async fn with_queues<T>(
+    database: Database,
+    limits: Limits,
+    work: impl AsyncFnOnce(Queues) -> Result<T, CliError>,
+) -> Result<T, CliError> {
+    database.with_limiter(limits, None, async |limiter| work(Queues::new(limiter.clone())).await).await
+}
+
+impl Queues {
+    pub(crate) fn new(limiter: Limiter) -> Self {
+        Self { all: pg_limiter::queue::Queues::new(&limiter), limiter }
+    }
+
+    pub(super) fn limits(&self) -> Limits {
+        self.limiter.limits()
+    }
+
+    pub(super) fn queue(&self, name: &str) -> Result<Queue, CliError> {
+        Queue::new(&self.limiter, name).map_err(CliError::usage)
+    }
+
+    pub(crate) async fn job(&self, id: i64) -> Result<Option<JobInfo>, CliError> {
+        let _progress = Progress::of("reading the job");
+        let mut filter = JobFilter::default();
+        filter.id = Some(id);
+        Ok(self.all.jobs(&filter, 1).await?.pop())
+    }
+
+    /// Returns an error if the queue does not exist: a queue exists while it has jobs.
+    pub(super) async fn must_have(&self, queue: &str) -> Result<(), CliError> {
+        let mut filter = JobFilter::default();
+        filter.queue = Some(queue.to_owned());
+        if self.all.jobs(&filter, 1).await?.is_empty() { Err(self.no_such(queue).await) } else { Ok(()) }
+    }
+
+    pub(super) async fn no_such(&self, queue: &str) -> CliError {
+        let groups = match self.all.group_counts(None).await {
+            Ok(groups) => groups,
+            Err(error) => return error.into(),
+        };
+        let mut names: Vec<_> = groups.iter().map(|group| format!("\"{}\"", text::escaped(&group.queue))).collect();
+        names.dedup();
+        let others = match names.is_empty() {
+            true => "no queue has jobs".to_owned(),
+            false => format!("queues: {}", names.join(", ")),
+        };
+        CliError::usage(format!("there is no queue \"{}\"; {others}", text::escaped(queue)))
+    }
+}
+
+/// The message for an unknown job.
+pub(crate) fn no_such_job(id: i64) -> String {
+    format!("there is no job {id}; it may have been pruned")
+}

@@ -1,0 +1,158 @@
+//! The commands `reset`, `forget` and `prune`, which remove rows.
+
+use std::path::PathBuf;
+use std::process::ExitCode;
+use std::time::Duration;
+
+use clap::Args;
+use serde_json::json;
+use sqlx::{AssertSqlSafe, PgConnection};
+
+use crate::database::Database;
+use crate::error::CliError;
+use crate::key_secret::KeySecretArgs;
+use crate::operate::stored::{ExactArgs, Forms};
+use crate::output::{self, Progress};
+use crate::text::{escaped, many};
+use crate::{input, json};
+use pg_limiter::queue::Queues;
+use pg_limiter::{Call, Error, Forgotten, InvalidCall, Item, Limit, Limiter, Limits, Op};
+
+#[derive(Args, Debug)]
+pub(crate) struct ResetArgs {
+    /// Name of the limit; its definition is not needed
+    name: String,
+    /// Key to reset; the empty key is one bucket that all share
+    #[arg(default_value = "", conflicts_with = "all_keys")]
+    key: String,
+    #[command(flatten)]
+    exact: ExactArgs,
+    /// Reset every key of the limit
+    #[arg(long)]
+    all_keys: bool,
+    /// Reject a name that this limits file does not define
+    #[arg(long, value_name = "FILE")]
+    limits: Option<PathBuf>,
+    #[command(flatten)]
+    secret: KeySecretArgs,
+    /// Exit with 1 if no row was removed
+    #[arg(long)]
+    must_exist: bool,
+    /// Print JSON
+    #[arg(long)]
+    json: bool,
+}
+
+pub(crate) async fn reset(args: ResetArgs, database: Database) -> Result<ExitCode, CliError> {
+    if let Some(path) = &args.limits
+        && input::read_limits(path)?.get(&args.name).is_none()
+    {
+        return Err(InvalidCall::UnknownLimit { limit: args.name }.into());
+    }
+    let forms = Forms::new(args.key, args.exact, args.secret.read()?);
+    // Rejects a name or a key before a connection is made. Removing a row does not depend on the limit.
+    let any = Limit::token_bucket(1, Duration::from_secs(1)).build().map_err(CliError::usage)?;
+    Call::from(Item::new((&*args.name, any), forms.usual())).validate(Op::Reset, &Limits::new())?;
+    let work = async |limiter: &Limiter| {
+        let _progress = Progress::of(format!("resetting the limit \"{}\"", args.name));
+        if args.all_keys {
+            return Ok(limiter.reset_all_keys(&args.name).await?);
+        }
+        let key = forms.find(limiter, &args.name, false).await?;
+        let key = forms.stored_key(&args.name, &key);
+        // The function in SQL returns the number of rows; `Limiter::reset` does not.
+        let sql = format!("SELECT {}.reset($1, $2)", limiter.schema().quoted());
+        let reset = async |tx: &mut PgConnection| {
+            let query = sqlx::query_scalar(AssertSqlSafe(sql.clone())).bind(&args.name).bind(&key).persistent(false);
+            query.fetch_one(tx).await.map_err(|error| Error::from_sql(error, limiter.schema().name()))
+        };
+        Ok(limiter.transaction(reset).await.map(i64::unsigned_abs)?)
+    };
+    let rows = database.with_limiter(Limits::new(), None, work).await?;
+    let ok = rows > 0 || !args.must_exist;
+    output::line(match (rows, args.json) {
+        (rows, true) => json::line(&json!({"ok": ok, "rows": rows})),
+        (0, false) => {
+            let key = if args.all_keys { "" } else { " for this key, so its bucket is full" };
+            format!("nothing to reset: the limit \"{}\" has no row{key}", escaped(&args.name))
+        }
+        (rows, false) => format!("done, {} removed", many(rows, "row")),
+    })?;
+    Ok(ExitCode::from(u8::from(!ok)))
+}
+
+#[derive(Args, Debug)]
+pub(crate) struct ForgetArgs {
+    /// Key to forget, in all limits, queues and answers
+    key: String,
+    #[command(flatten)]
+    exact: ExactArgs,
+    /// Return the tokens of cancelled jobs to the limits in this file: TOML, or JSON if its name ends in .json
+    #[arg(long, value_name = "FILE")]
+    limits: Option<PathBuf>,
+    #[command(flatten)]
+    secret: KeySecretArgs,
+    /// Print JSON
+    #[arg(long)]
+    json: bool,
+}
+
+pub(crate) async fn forget(args: ForgetArgs, database: Database) -> Result<(), CliError> {
+    let limits = args.limits.as_deref().map_or_else(|| Ok(Limits::new()), input::read_limits)?;
+    let key_secret = args.secret.read()?;
+    let forms = Forms::new(args.key, args.exact, key_secret.clone());
+    let work = async |limiter: &Limiter| {
+        let _progress = Progress::of("deleting what is stored about the key");
+        let mut keys = forms.every(limiter).await?;
+        let mut sums = [0; 4];
+        // Every form in a transaction of its own.
+        for key in &keys {
+            let Forgotten { buckets, jobs, running, answers, .. } = limiter.forget(key).await?;
+            sums.iter_mut().zip([buckets, jobs, running, answers]).for_each(|(sum, number)| *sum += number);
+        }
+        keys.remove(0);
+        Ok((sums, keys))
+    };
+    let ([buckets, jobs, running, answers], others) = database.with_limiter(limits, key_secret, work).await?;
+    let mut fields = json!({"buckets": buckets, "jobs": jobs, "running": running, "answers": answers});
+    if !others.is_empty() {
+        let quoted: Vec<_> = others.iter().map(|form| format!("\"{}\"", escaped(form))).collect();
+        output::note(format!("it was also stored as {}", quoted.join(", ")));
+        fields["other_keys"] = others.into();
+    }
+    let [rows, jobs, answers] = [(buckets, "row"), (jobs, "job"), (answers, "answer")].map(|(n, what)| many(n, what));
+    let deleted = format!("deleted {rows} of buckets, {jobs} and {answers}");
+    output::line(match running {
+        _ if args.json => json::line(&fields),
+        0 => deleted,
+        1 => format!("{deleted}; 1 job is running: repeat this once it has ended"),
+        running => format!("{deleted}; {running} jobs are running: repeat this once they have ended"),
+    })
+}
+
+#[derive(Args, Debug)]
+pub(crate) struct PruneArgs {
+    /// Also remove jobs, of all queues, that have been dead for at least this long, such as 30d
+    #[arg(long, value_name = "LENGTH", value_parser = humantime::parse_duration)]
+    dead_older_than: Option<Duration>,
+    /// Print JSON
+    #[arg(long)]
+    json: bool,
+}
+
+pub(crate) async fn prune(args: PruneArgs, database: Database) -> Result<(), CliError> {
+    // The number of rows removed, and of dead jobs if they are pruned, too.
+    let work = async |limiter: &Limiter| {
+        let progress = Progress::of("removing the rows of idle keys");
+        let rows = limiter.prune().await?;
+        let Some(dead_for) = args.dead_older_than else { return Ok((rows, None)) };
+        progress.now("removing dead jobs");
+        Ok((rows, Some(Queues::new(limiter).prune_dead(dead_for).await?)))
+    };
+    output::line(match (database.with_limiter(Limits::new(), None, work).await?, args.json) {
+        ((rows, None), true) => json::line(&json!({"ok": true, "rows": rows})),
+        ((rows, Some(jobs)), true) => json::line(&json!({"ok": true, "rows": rows, "dead_jobs": jobs})),
+        ((rows, None), false) => format!("done, {} removed", many(rows, "row")),
+        ((rows, Some(jobs)), false) => format!("done, {} and {} removed", many(rows, "row"), many(jobs, "dead job")),
+    })
+}

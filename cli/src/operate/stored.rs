@@ -1,0 +1,177 @@
+//! The form in which a key is stored. An operator knows an address or a name, and a web layer may have stored the client's network,
+//! or a key with the prefix of an alternative.
+
+use std::collections::BTreeSet;
+
+use clap::Args;
+use sqlx::{AssertSqlSafe, PgConnection};
+
+use crate::error::{CliError, lacks_privilege};
+use crate::output;
+use crate::text::escaped;
+use pg_limiter::web::{StoredKeys, stored_keys};
+use pg_limiter::{Error, KeySecret, Limiter, Schema};
+
+#[derive(Args, Clone, Copy, Debug, Default)]
+pub(crate) struct ExactArgs {
+    /// Use the key exactly as given. Without this, an address also means the key that a web layer stores for it, such as
+    /// 2001:db8::/64 for 2001:db8::1
+    #[arg(long)]
+    exact: bool,
+}
+
+/// A key as an operator knows it, and the forms in which it may be stored.
+#[derive(Clone, Debug)]
+pub(crate) struct Forms {
+    given: String,
+    usual: String,
+    /// All forms; none if the key is meant exactly.
+    all: Vec<String>,
+    /// The secret with which the keys are hashed.
+    secret: Option<KeySecret>,
+}
+
+/// The forms that have rows.
+#[derive(Debug, Default)]
+struct Stored {
+    /// In the limit itself.
+    here: BTreeSet<String>,
+    /// In other limits, if there are none here: the names of the limits, and the forms.
+    elsewhere: BTreeSet<(String, String)>,
+    /// Whether the role may not read the rows.
+    is_hidden: bool,
+}
+
+impl Forms {
+    pub(crate) fn new(key: String, ExactArgs { exact }: ExactArgs, secret: Option<KeySecret>) -> Self {
+        if exact || key.is_empty() {
+            return Self { usual: key.clone(), given: key, all: Vec::new(), secret };
+        }
+        let StoredKeys { usual, others, .. } = stored_keys(&key);
+        let all = [&usual].into_iter().chain(&others).map(|form| form.as_str().to_owned()).collect();
+        Self { given: key, usual: usual.as_str().to_owned(), all, secret }
+    }
+
+    /// The key as a layer without settings stores it.
+    pub(crate) fn usual(&self) -> &str {
+        &self.usual
+    }
+
+    /// A form as rows of the limit have it: hashed, if there is a secret.
+    pub(crate) fn stored_key(&self, name: &str, form: &str) -> String {
+        self.secret.as_ref().map_or_else(|| form.to_owned(), |secret| secret.stored_key(name, form))
+    }
+
+    /// The keys that have rows, in any form and of any limit, and the given one.
+    pub(crate) async fn every(&self, limiter: &Limiter) -> Result<Vec<String>, CliError> {
+        let Stored { elsewhere, .. } = self.look(limiter, None).await?;
+        let is_storable = self.all.is_empty() || self.all.contains(&self.given);
+        let first = if is_storable { &self.given } else { &self.usual };
+        let others: BTreeSet<String> =
+            elsewhere.into_iter().map(|(_, form)| form).filter(|form| form != first).collect();
+        Ok([first.clone()].into_iter().chain(others).collect())
+    }
+
+    /// Finds the form of which this limit has a row: the key as given, or else the only other one. Without a row, it is the usual
+    /// form. Prints a note if it is not the key as given, or if `always` no row is of this form.
+    pub(crate) async fn find(&self, limiter: &Limiter, name: &str, always: bool) -> Result<String, CliError> {
+        let stored = self.look(limiter, Some(name)).await?;
+        let form = match stored.here.iter().collect::<Vec<_>>()[..] {
+            _ if stored.here.contains(&self.given) => &self.given,
+            [] => &self.usual,
+            [form] => form,
+            _ => {
+                let forms: Vec<_> = stored.here.iter().map(|form| format!("\"{}\"", escaped(form))).collect();
+                let (given, forms) = (escaped(&self.given), forms.join(", "));
+                let why = format!("\"{given}\" is stored in several forms: {forms}; give one of them, with --exact");
+                return Err(CliError::usage(why));
+            }
+        };
+        if let Some(note) = self.note(form, &stored, always) {
+            output::note(note);
+        }
+        Ok(form.clone())
+    }
+
+    fn note(&self, form: &str, stored: &Stored, always: bool) -> Option<String> {
+        let (given, shown) = (escaped(&self.given), escaped(form));
+        let is_otherwise = form != self.given;
+        if stored.here.contains(form) {
+            return is_otherwise.then(|| format!("\"{given}\" is stored as \"{shown}\""));
+        }
+        let is_elsewhere = stored.elsewhere.iter().any(|(_, other)| other == form);
+        if self.all.is_empty() || (is_elsewhere && !is_otherwise) {
+            return None;
+        }
+        let others =
+            stored.elsewhere.iter().map(|(name, other)| format!("\"{}\" in \"{}\"", escaped(other), escaped(name)));
+        let others: Vec<_> = others.collect();
+        let found = match &others[..] {
+            [] if !is_otherwise && !always => return None,
+            [] if stored.is_hidden => "this role may not read which keys are stored".to_owned(),
+            [] => "no limit has a row of it, in any form".to_owned(),
+            others => format!("other limits have rows of {}", others.join(", ")),
+        };
+        let of_given = if is_otherwise { format!(" of \"{given}\"") } else { String::new() };
+        Some(format!(
+            "the key{of_given} is \"{shown}\"; {found}. A layer with alternative keys (.or) stores it as \"1:{shown}\" or \"2:{shown}\": \
+             give that form if yours does"
+        ))
+    }
+
+    async fn look(&self, limiter: &Limiter, name: Option<&str>) -> Result<Stored, CliError> {
+        if self.all.is_empty() {
+            return Ok(Stored::default());
+        }
+        match self.stored(limiter, name).await {
+            Ok(stored) => Ok(stored),
+            // The command itself may need no right to read the table.
+            Err(error) if lacks_privilege(&error) => Ok(Stored { is_hidden: true, ..Stored::default() }),
+            Err(error) => Err(Error::from_sql(error, limiter.schema().name()).into()),
+        }
+    }
+
+    async fn stored(&self, limiter: &Limiter, name: Option<&str>) -> Result<Stored, sqlx::Error> {
+        let schema = limiter.schema();
+        let mut tx = limiter.pool().begin().await?;
+        let mut stored = Stored::default();
+        if let Some(name) = name {
+            let found = self.of_limits(&mut tx, schema, &[name.to_owned()]).await?;
+            stored.here = found.into_iter().map(|(_, form)| form).collect();
+        }
+        if stored.here.is_empty() {
+            let sql = format!("SELECT n FROM {}._names() AS n", schema.quoted());
+            let names: Vec<String> =
+                sqlx::query_scalar(AssertSqlSafe(sql)).persistent(false).fetch_all(&mut *tx).await?;
+            stored.elsewhere = self.of_limits(&mut tx, schema, &names).await?;
+        }
+        tx.rollback().await?;
+        Ok(stored)
+    }
+
+    /// The forms that have rows of these limits, with the names of the limits. Runs in a transaction of the caller's.
+    pub(crate) async fn of_limits(
+        &self,
+        conn: &mut PgConnection,
+        schema: &Schema,
+        names: &[String],
+    ) -> Result<BTreeSet<(String, String)>, sqlx::Error> {
+        // Each form is looked up by the primary key, even if the table was never analyzed.
+        let settings =
+            "SET LOCAL enable_hashjoin = off; SET LOCAL enable_mergejoin = off; SET LOCAL enable_seqscan = off";
+        sqlx::raw_sql(settings).execute(&mut *conn).await?;
+        let pairs = names.iter().flat_map(|name| self.all.iter().map(move |form| (name, form)));
+        let pairs: Vec<(&String, &String)> = pairs.collect();
+        let sql = format!(
+            "SELECT DISTINCT u.nth FROM unnest($1::text[], $2::text[]) WITH ORDINALITY AS u (name, key, nth) \
+             JOIN {}.rate_limits AS r ON r.name = u.name AND r.key = u.key",
+            schema.quoted()
+        );
+        let found = sqlx::query_scalar(AssertSqlSafe(sql))
+            .bind(pairs.iter().map(|(name, _)| name.as_str()).collect::<Vec<_>>())
+            .bind(pairs.iter().map(|(name, form)| self.stored_key(name, form)).collect::<Vec<_>>());
+        let nth: Vec<i64> = found.persistent(false).fetch_all(conn).await?;
+        let pair = |nth: i64| pairs.get(usize::try_from(nth - 1).ok()?);
+        Ok(nth.into_iter().filter_map(pair).map(|(name, form)| ((*name).clone(), (*form).clone())).collect())
+    }
+}

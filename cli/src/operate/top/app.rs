@@ -1,0 +1,248 @@
+//! The state of the screen: the contents of the tabs, and how keys change it.
+
+use std::time::{Duration, Instant};
+
+use ratatui::crossterm::event::{KeyCode, KeyEvent, KeyModifiers};
+use tokio::sync::{mpsc, watch};
+
+use crate::error::CliError;
+use crate::operate::live::{GroupView, KeyView, LimitView, Live, QueueView, Seen, UnusedLimit, pause};
+use crate::operate::top::columns::{Id, Listed, Sort, Style};
+
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) enum Tab {
+    #[default]
+    Limits,
+    Keys,
+    Queue,
+}
+
+impl Tab {
+    pub(super) const ALL: [Self; 3] = [Self::Limits, Self::Keys, Self::Queue];
+
+    fn sort_by(self, column: isize) -> Sort {
+        match self {
+            Self::Limits => Sort::by::<LimitView>(column),
+            Self::Keys => Sort::by::<KeyView>(column),
+            Self::Queue => Sort::by::<GroupView>(column),
+        }
+    }
+}
+
+/// For each tab, the text that its `/` filters by: of limits, keys and queues. Empty: all.
+pub(super) type Filters = [String; 3];
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Next {
+    Draw,
+    /// Draw, and read what the new filters need.
+    Read,
+    Quit,
+}
+
+/// The state of the screen. It does no I/O.
+pub(super) struct App {
+    pub(super) tab: Tab,
+    pub(super) filters: Filters,
+    /// The filter of this tab before it was edited, while it is edited.
+    pub(super) edited: Option<String>,
+    pub(super) is_help: bool,
+    pub(super) sorts: [Sort; 3],
+    /// For each tab, the place of the selected row, and the row, which the selection follows.
+    selections: [(usize, Id); 3],
+    pub(super) style: Style,
+    pub(super) data: Data,
+}
+
+impl App {
+    pub(super) fn new(filters: Filters, style: Style) -> Self {
+        // By the tokens taken, and by the lag.
+        let sorted_by = [(Tab::Limits, 2), (Tab::Keys, 2), (Tab::Queue, 5)];
+        Self {
+            tab: Tab::default(),
+            filters,
+            edited: None,
+            is_help: false,
+            sorts: sorted_by.map(|(tab, column)| tab.sort_by(column)),
+            selections: Default::default(),
+            style,
+            data: Data::default(),
+        }
+    }
+
+    pub(super) fn limits(&self) -> Vec<LimitView> {
+        let [limit, key, _] = &self.filters;
+        self.sorts[0].sorted(self.data.seen.snapshot.filtered(limit, key), &self.style)
+    }
+
+    /// The limits without a row.
+    pub(super) fn unused(&self) -> impl Iterator<Item = &UnusedLimit> {
+        self.data.seen.snapshot.unused.iter().filter(|unused| unused.name.contains(&self.filters[0]))
+    }
+
+    pub(super) fn keys(&self) -> Vec<KeyView> {
+        let [limit, key, _] = &self.filters;
+        self.sorts[1].sorted(self.data.seen.snapshot.keys(limit, key), &self.style)
+    }
+
+    pub(super) fn groups(&self) -> Vec<GroupView> {
+        let [_, key, queue] = &self.filters;
+        let mut rows = self.data.groups.clone();
+        rows.retain(|group| group.queue.contains(queue) && group.group.starts_with(key));
+        self.sorts[2].sorted(rows, &self.style)
+    }
+
+    pub(super) fn selected<T: Listed>(&self, tab: Tab, rows: &[T]) -> Option<usize> {
+        let (place, id) = &self.selections[tab as usize];
+        let last = rows.len().checked_sub(1)?;
+        Some(rows.iter().position(|row| row.id() == *id).unwrap_or(last.min(*place)))
+    }
+
+    pub(super) fn press(&mut self, key: KeyEvent) -> Next {
+        let is_control = key.modifiers.contains(KeyModifiers::CONTROL);
+        if is_control && key.code == KeyCode::Char('c') {
+            return Next::Quit;
+        }
+        if self.edited.is_some() {
+            return self.edit(key.code, is_control);
+        }
+        if self.is_help {
+            self.is_help = false;
+            return if key.code == KeyCode::Char('q') { Next::Quit } else { Next::Draw };
+        }
+        match key.code {
+            KeyCode::Char('q') => return Next::Quit,
+            KeyCode::Char('?' | 'h') | KeyCode::F(1) => self.is_help = true,
+            KeyCode::Char(number @ '1'..='3') => self.tab = Tab::ALL[number as usize - '1' as usize],
+            KeyCode::Tab | KeyCode::Right => self.turn(1),
+            KeyCode::BackTab | KeyCode::Left => self.turn(Tab::ALL.len() - 1),
+            KeyCode::Char('/') => self.edited = Some(self.filter().clone()),
+            KeyCode::Esc => {
+                self.filters = Filters::default();
+                return Next::Read;
+            }
+            KeyCode::Char('s' | '>') => self.sort_by(1),
+            KeyCode::Char('S' | '<') => self.sort_by(-1),
+            KeyCode::Char('r') => {
+                let sort = &mut self.sorts[self.tab as usize];
+                sort.is_descending = !sort.is_descending;
+            }
+            KeyCode::Enter if self.tab == Tab::Limits => return self.open(),
+            KeyCode::Down | KeyCode::Char('j') => self.select(1),
+            KeyCode::Up | KeyCode::Char('k') => self.select(-1),
+            KeyCode::PageDown => self.select(10),
+            KeyCode::PageUp => self.select(-10),
+            KeyCode::Home | KeyCode::Char('g') => self.select(isize::MIN),
+            KeyCode::End | KeyCode::Char('G') => self.select(isize::MAX),
+            _ => {}
+        }
+        Next::Draw
+    }
+
+    fn filter(&mut self) -> &mut String {
+        &mut self.filters[self.tab as usize]
+    }
+
+    fn edit(&mut self, code: KeyCode, is_control: bool) -> Next {
+        match code {
+            KeyCode::Enter => self.edited = None,
+            KeyCode::Esc => *self.filter() = self.edited.take().unwrap_or_default(),
+            KeyCode::Char('u') if is_control => self.filter().clear(),
+            KeyCode::Char(c) if !is_control => self.filter().push(c),
+            KeyCode::Backspace => drop(self.filter().pop()),
+            _ => return Next::Draw,
+        }
+        Next::Read
+    }
+
+    fn turn(&mut self, by: usize) {
+        self.tab = Tab::ALL[(self.tab as usize + by) % Tab::ALL.len()];
+    }
+
+    /// Shows the keys of the selected limit.
+    fn open(&mut self) -> Next {
+        let limits = self.limits();
+        let Some(place) = self.selected(Tab::Limits, &limits) else { return Next::Draw };
+        self.filters[Tab::Limits as usize].clone_from(&limits[place].name);
+        self.tab = Tab::Keys;
+        Next::Read
+    }
+
+    fn sort_by(&mut self, step: isize) {
+        let sort = &mut self.sorts[self.tab as usize];
+        *sort = self.tab.sort_by(sort.column as isize + step);
+    }
+
+    fn select(&mut self, step: isize) {
+        fn at<T: Listed>(app: &App, rows: &[T], step: isize) -> (usize, Id) {
+            let Some(selected) = app.selected(app.tab, rows) else { return Default::default() };
+            let place = selected.saturating_add_signed(step).min(rows.len() - 1);
+            (place, rows[place].id())
+        }
+        self.selections[self.tab as usize] = match self.tab {
+            Tab::Limits => at(self, &self.limits(), step),
+            Tab::Keys => at(self, &self.keys(), step),
+            Tab::Queue => at(self, &self.groups(), step),
+        };
+    }
+}
+
+/// The groups of so many queues are read.
+pub(super) const QUEUES: usize = 20;
+/// Keys of each limit that are looked up by their prefix.
+const LIKE: u32 = 5;
+
+#[derive(Clone, Debug, Default)]
+pub(super) struct Data {
+    pub(super) seen: Seen,
+    pub(super) queues: Vec<QueueView>,
+    /// The groups of the first queues that match the filter.
+    pub(super) groups: Vec<GroupView>,
+    pub(super) queue_error: Option<String>,
+}
+
+impl Data {
+    pub(super) async fn read(live: &Live, filters: &Filters) -> Self {
+        let [_, prefix, queue] = filters;
+        if !prefix.is_empty() {
+            // The sampler then also follows keys that are neither busy nor empty. A failure shows in the sample, too.
+            for (name, key) in live.keys_like(prefix, LIKE).await.unwrap_or_default() {
+                live.watch_key(&name, &key).await;
+            }
+        }
+        let mut data = Self { seen: live.sample().await, ..Self::default() };
+        data.queue_error = data.read_queues(live, queue).await.err().map(|error| error.to_string());
+        data
+    }
+
+    async fn read_queues(&mut self, live: &Live, filter: &str) -> Result<(), CliError> {
+        self.queues = live.queues().await?;
+        self.queues.retain(|queue| queue.queue.contains(filter));
+        for queue in self.queues.iter().take(QUEUES) {
+            self.groups.extend(live.groups(&queue.queue, None).await?);
+        }
+        Ok(())
+    }
+}
+
+/// Reads at this interval, until the receiver is dropped.
+pub(super) async fn keep_reading(
+    live: Live,
+    interval: Duration,
+    mut filters: watch::Receiver<Filters>,
+    data: mpsc::Sender<Data>,
+) {
+    loop {
+        let begin = Instant::now();
+        let wanted = filters.borrow_and_update().clone();
+        let read = Data::read(&live, &wanted).await;
+        let pause = pause(interval, begin, read.seen.error.is_some());
+        if data.send(read).await.is_err() {
+            return;
+        }
+        // Other filters need other data.
+        if let Ok(Err(_)) = tokio::time::timeout(pause, filters.changed()).await {
+            return; // The screen is gone.
+        }
+    }
+}

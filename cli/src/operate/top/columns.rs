@@ -1,0 +1,278 @@
+//! The columns of the tables, the texts in their cells, and how rows are sorted by them.
+
+use std::time::Duration;
+
+use ratatui::layout::Constraint;
+use ratatui::symbols::border;
+
+use crate::error::CliError;
+use crate::key_secret::HiddenKeys;
+use crate::operate::live::{BucketView, Counted, GroupView, KeyView, LimitView, Meaning};
+use crate::text::{age, escaped, grouped, shown, tokens};
+
+pub(super) struct Column<T> {
+    pub(super) heading: &'static str,
+    /// 0 for names, which share the rest of the line.
+    width: u16,
+    /// Whether it is shown only on wide screens.
+    pub(super) is_extra: bool,
+    is_descending: bool,
+    /// The cell of a row, at a time.
+    pub(super) cell: fn(&T, &Style, i64) -> Cell,
+}
+
+impl<T> Column<T> {
+    const fn new(heading: &'static str, width: u16, is_descending: bool, cell: fn(&T, &Style, i64) -> Cell) -> Self {
+        Self { heading, width, is_extra: false, is_descending, cell }
+    }
+
+    const fn extra(heading: &'static str, width: u16, is_descending: bool, cell: fn(&T, &Style, i64) -> Cell) -> Self {
+        Self { is_extra: true, ..Self::new(heading, width, is_descending, cell) }
+    }
+
+    pub(super) fn constraint(&self) -> Constraint {
+        if self.width == 0 { Constraint::Fill(1) } else { Constraint::Length(self.width) }
+    }
+
+    /// Texts are aligned to the left, numbers and times to the right.
+    pub(super) fn is_text(&self) -> bool {
+        self.width == 0 || self.width > 17
+    }
+}
+
+/// A text, and the value by which rows are sorted: two numbers, of which the first counts most, and a text.
+pub(super) type Cell = (String, (f64, f64, String));
+
+fn text(shown: String, by: &str) -> Cell {
+    (shown, (0.0, 0.0, by.to_owned()))
+}
+
+const fn number(shown: String, by: f64) -> Cell {
+    (shown, (by, 0.0, String::new()))
+}
+
+/// What identifies a row from one round to the next.
+pub(super) type Id = (String, String);
+
+pub(super) trait Listed: Sized + 'static {
+    const COLUMNS: &'static [Column<Self>];
+
+    fn id(&self) -> Id;
+}
+
+impl Listed for LimitView {
+    const COLUMNS: &'static [Column<Self>] = &[
+        Column::new("LIMIT", 0, false, |limit, _, _| name(&limit.name)),
+        Column::new("KEYS", 11, true, |limit, _, _| count(limit.keys)),
+        Column::new("TAKEN/S", 9, true, |limit, _, _| rate(limit.per_second, limit.per_minute)),
+        Column::new("LEAST LEFT", 11, false, |limit, _, _| least_left(limit)),
+        Column::new("LAST 10 MIN", 20, true, |limit, style, _| lately(&limit.taken, style)),
+    ];
+
+    fn id(&self) -> Id {
+        (self.name.clone(), String::new())
+    }
+}
+
+impl Listed for KeyView {
+    const COLUMNS: &'static [Column<Self>] = &[
+        Column::new("LIMIT", 0, false, |key, _, _| name(&key.bucket.name)),
+        Column::new("KEY", 0, false, |key, style, _| text(style.key_cell(&key.bucket.key), &key.bucket.key)),
+        Column::new("TAKEN/S", 9, true, |key, _, _| rate(key.per_second, key.per_minute)),
+        Column::new("LEFT", 17, false, |key, _, now| left(key, now)),
+        Column::new("FULL IN", 10, true, |key, _, now| full_in(&key.bucket, now)),
+        Column::extra("LAST 10 MIN", 20, true, |key, style, _| lately(&key.taken, style)),
+    ];
+
+    fn id(&self) -> Id {
+        (self.bucket.name.clone(), self.bucket.key.clone())
+    }
+}
+
+impl Listed for GroupView {
+    const COLUMNS: &'static [Column<Self>] = &[
+        Column::new("QUEUE", 0, false, |group, _, _| name(&group.queue)),
+        Column::new("GROUP", 0, false, |group, style, _| text(style.key_cell(&group.group), &group.group)),
+        Column::new("SCHEDULED", 10, true, |group, _, _| count(group.scheduled)),
+        Column::new("AVAILABLE", 10, true, |group, _, _| count(group.available)),
+        Column::new("NEXT START", 12, false, |group, _, now| next_start(group.next_start, now)),
+        Column::new("LAG", 8, true, |group, _, _| lag(group.lag)),
+        Column::extra("WAITS FOR A SLOT OF", 24, false, |group, style, _| slot(group, style)),
+    ];
+
+    fn id(&self) -> Id {
+        (self.queue.clone(), self.group.clone())
+    }
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Sort {
+    pub(super) column: usize,
+    pub(super) is_descending: bool,
+}
+
+impl Sort {
+    /// After the last column comes the first.
+    pub(super) fn by<T: Listed>(column: isize) -> Self {
+        let column = column.rem_euclid(T::COLUMNS.len() as isize) as usize;
+        Self { column, is_descending: T::COLUMNS[column].is_descending }
+    }
+
+    pub(super) fn sorted<T: Listed>(self, rows: Vec<T>, style: &Style) -> Vec<T> {
+        let rank = |row: &T| (T::COLUMNS[self.column].cell)(row, style, 0).1;
+        let mut ranked: Vec<_> = rows.into_iter().map(|row| (rank(&row), row)).collect();
+        ranked.sort_by(|(a, first), (b, second)| {
+            let order = a.0.total_cmp(&b.0).then(a.1.total_cmp(&b.1)).then_with(|| a.2.cmp(&b.2));
+            let order = if self.is_descending { order.reverse() } else { order };
+            order.then_with(|| first.id().cmp(&second.id()))
+        });
+        ranked.into_iter().map(|(_, row)| row).collect()
+    }
+}
+
+const UNICODE: [char; 8] = ['▁', '▂', '▃', '▄', '▅', '▆', '▇', '█'];
+const ASCII: [char; 8] = ['.', ':', '-', '=', '+', '*', '%', '#'];
+
+const ASCII_BORDER: border::Set<'static> = border::Set {
+    top_left: "+",
+    top_right: "+",
+    bottom_left: "+",
+    bottom_right: "+",
+    vertical_left: "|",
+    vertical_right: "|",
+    horizontal_top: "-",
+    horizontal_bottom: "-",
+};
+
+/// How texts are written.
+#[derive(Clone, Debug)]
+pub(super) struct Style {
+    hidden: Option<HiddenKeys>,
+    is_unicode: bool,
+}
+
+impl Style {
+    pub(super) fn new(hide_keys: bool, is_unicode: bool) -> Result<Self, CliError> {
+        Ok(Self { hidden: hide_keys.then(HiddenKeys::new).transpose()?, is_unicode })
+    }
+
+    /// Unicode, if the locale has it.
+    pub(super) fn of_locale(hide_keys: bool) -> Result<Self, CliError> {
+        let set = ["LC_ALL", "LC_CTYPE", "LANG"].iter().filter_map(std::env::var_os).find(|value| !value.is_empty());
+        let name = set.unwrap_or_default().to_string_lossy().to_uppercase();
+        Self::new(hide_keys, name.contains("UTF-8") || name.contains("UTF8"))
+    }
+
+    /// The key, or a short hash of it.
+    pub(super) fn key(&self, key: &str) -> String {
+        self.hidden.as_ref().map_or_else(|| key.to_owned(), |hidden| hidden.hash(key))
+    }
+
+    pub(super) fn key_cell(&self, key: &str) -> String {
+        if key.is_empty() {
+            return "(all callers)".to_owned();
+        }
+        let text = shown(&self.key(key), usize::MAX);
+        if self.is_unicode { text } else { text.chars().map(|c| if c.is_ascii() { c } else { '?' }).collect() }
+    }
+
+    pub(super) const fn border(&self) -> border::Set<'static> {
+        if self.is_unicode { border::PLAIN } else { ASCII_BORDER }
+    }
+
+    /// Amounts, oldest first, as columns of different heights. An amount of 0 is a blank.
+    pub(super) fn sparkline(&self, amounts: &[f64], width: usize) -> String {
+        let per_column = amounts.len().div_ceil(width.max(1)).max(1);
+        let sums: Vec<f64> = amounts.chunks(per_column).map(|chunk| chunk.iter().sum()).collect();
+        let most = sums.iter().copied().fold(0.0, f64::max);
+        let heights = if self.is_unicode { UNICODE } else { ASCII };
+        let column = |sum: &f64| {
+            let height = (sum / most * 8.0).ceil() as usize;
+            if most > 0.0 && height > 0 { heights[height.min(8) - 1] } else { ' ' }
+        };
+        sums.iter().map(column).collect()
+    }
+
+    pub(super) const fn mark(&self, is_descending: bool) -> &'static str {
+        let [up, down] = if self.is_unicode { ["▲", "▼"] } else { ["^", "v"] };
+        if is_descending { down } else { up }
+    }
+}
+
+fn name(name: &str) -> Cell {
+    text(escaped(name), name)
+}
+
+fn count(count: Counted) -> Cell {
+    number(format!("{count:#}"), count.number as f64)
+}
+
+fn lately(taken: &[f64], style: &Style) -> Cell {
+    number(style.sparkline(taken, 20), taken.iter().sum())
+}
+
+/// Tokens per second: `0`, `0.05`, `12.5`, `1,234`.
+fn rate(per_second: f64, per_minute: f64) -> Cell {
+    let text = match per_second {
+        rate if rate <= 0.0 => "0".to_owned(),
+        rate if rate < 0.01 => "<0.01".to_owned(),
+        rate if rate < 10.0 => format!("{rate:.2}"),
+        rate if rate < 100.0 => format!("{rate:.1}"),
+        rate => grouped(rate.round() as u64),
+    };
+    (text, (per_second, per_minute, String::new()))
+}
+
+/// The smallest fraction that a listed key has left.
+fn least_left(limit: &LimitView) -> Cell {
+    match limit.emptiest.iter().chain(&limit.busiest).filter_map(KeyView::left).reduce(f64::min) {
+        Some(least) => number(format!("{:.0} %", (least * 100.0).floor()), least),
+        None => number("-".to_owned(), f64::INFINITY),
+    }
+}
+
+/// The balance of a bucket: `3 of 10`, or the stored value if the capacity is unknown.
+fn left(key: &KeyView, now: i64) -> Cell {
+    let stored = || tokens((key.bucket.stored * 10.0).round() / 10.0);
+    let text = match (key.balance, key.capacity, key.bucket.meaning) {
+        (_, _, Meaning::Blocked) => if key.bucket.is_full(now) { "open" } else { "blocked" }.to_owned(),
+        (Some(balance), Some(capacity), _) => {
+            format!("{} of {}", tokens((balance * 10.0).floor() / 10.0), tokens(capacity))
+        }
+        (_, _, Meaning::TokensLeft) => format!("{} stored", stored()),
+        (_, _, Meaning::TokensTaken) => format!("{} taken", stored()),
+        (_, _, Meaning::SlotsInUse) => format!("{} in use", stored()),
+    };
+    (text, (key.left().unwrap_or(f64::INFINITY), -(key.bucket.full_at as f64), String::new()))
+}
+
+fn full_in(bucket: &BucketView, now: i64) -> Cell {
+    let text = if bucket.is_full(now) { "full".to_owned() } else { length(bucket.full_at - now) };
+    number(text, bucket.full_at as f64)
+}
+
+fn next_start(at: Option<i64>, now: i64) -> Cell {
+    let text = match at {
+        None => "-".to_owned(),
+        Some(at) if at <= now => "now".to_owned(),
+        Some(at) => format!("in {}", length(at - now)),
+    };
+    number(text, at.map_or(f64::INFINITY, |at| at as f64))
+}
+
+fn lag(lag: Option<i64>) -> Cell {
+    number(lag.map_or_else(|| "-".to_owned(), length), lag.map_or(f64::NEG_INFINITY, |lag| lag as f64))
+}
+
+/// Groups that wait for nothing come first. No name contains a NUL.
+fn slot(group: &GroupView, style: &Style) -> Cell {
+    match &group.waits_for {
+        None => text("-".to_owned(), ""),
+        Some((limit, key)) => text(format!("{} {}", escaped(limit), style.key_cell(key)), &format!("{limit}\0{key}")),
+    }
+}
+
+/// A length in microseconds, rounded up to seconds.
+fn length(micros: i64) -> String {
+    age(Duration::from_secs(micros.unsigned_abs().div_ceil(1_000_000)))
+}

@@ -1,0 +1,305 @@
+//! Draws the screen, or prints what the tabs show, as text or as JSON. Colours repeat what texts and marks show.
+
+use jiff::Timestamp;
+use ratatui::Frame;
+use ratatui::layout::Constraint::{Fill, Length};
+use ratatui::layout::{Layout, Rect};
+use ratatui::style::{Color, Modifier, Style as Look};
+use ratatui::text::{Line, Span};
+use ratatui::widgets::{Block, Clear, Paragraph, Row, Table, TableState, Wrap};
+use serde_json::{Map, Value, json};
+
+use crate::error::CliError;
+use crate::operate::live::{Coverage, KeyView, LimitView, QueueView};
+use crate::operate::top::app::{App, QUEUES, Tab};
+use crate::operate::top::columns::{Column, Listed, Style};
+use crate::text::{aligned, escaped, grouped, one_line};
+use crate::{json, output};
+
+/// Extra columns are shown from this width on.
+const WIDE: u16 = 110;
+const LEAST: (u16, u16) = (50, 12);
+const BOLD: Look = Look::new().add_modifier(Modifier::BOLD);
+const REVERSED: Look = Look::new().add_modifier(Modifier::REVERSED);
+
+const HELP: [&str; 12] = [
+    "1 2 3, Tab      Limits, Keys, Queue",
+    "up, down, j, k  select a row (also PgUp, PgDn, Home, End)",
+    "Enter           on Limits: the keys of the selected limit",
+    "s, S            sort by the next or the previous column",
+    "r               reverse the order",
+    "/               filter: names of limits, beginnings of keys, names of queues",
+    "Esc             remove the filters",
+    "q, Ctrl-C       quit",
+    "",
+    "TAKEN/S: tokens per second, over about 10 seconds.  ~: an estimate from a",
+    "sample.  +: at least this many.  LEFT: of limits without a definition, as",
+    "stored at the last write.",
+];
+
+pub(super) fn draw(frame: &mut Frame<'_>, app: &App) {
+    let area = frame.area();
+    if area.width < LEAST.0 || area.height < LEAST.1 {
+        let text = format!("{} x {}: top needs {} x {}; q quits", area.width, area.height, LEAST.0, LEAST.1);
+        return frame.render_widget(text, area);
+    }
+    let line = Length(1);
+    let [tabs, status, body, footer] = Layout::vertical([line, line, Fill(1), line]).areas(area);
+    draw_tabs(frame, app, tabs);
+    frame.render_widget(status_line(app), status);
+    match app.tab {
+        _ if app.data.seen.snapshot.at == 0 && app.data.seen.error.is_none() => {
+            frame.render_widget("reading the database ...", body)
+        }
+        Tab::Limits => draw_limits(frame, app, body),
+        Tab::Keys => draw_table(frame, app, Tab::Keys, &app.keys(), "no busy or empty keys", body),
+        Tab::Queue => draw_queue(frame, app, body),
+    }
+    frame.render_widget(footer_line(app, footer.width), footer);
+    if app.is_help {
+        draw_help(frame, app, area);
+    }
+}
+
+fn coloured(look: Look, colour: Color) -> Look {
+    if output::colours() { look.fg(colour) } else { look }
+}
+
+fn draw_tabs(frame: &mut Frame<'_>, app: &App, area: Rect) {
+    let mut spans = vec![Span::styled("pg-limiter top", BOLD)];
+    for (tab, title) in Tab::ALL.into_iter().zip(["1 Limits", "2 Keys", "3 Queue"]) {
+        spans.push(Span::raw("  "));
+        // The brackets mark the tab where nothing can be reversed.
+        spans.push(match tab == app.tab {
+            true => Span::styled(format!("[{title}]"), REVERSED),
+            false => Span::raw(format!(" {title} ")),
+        });
+    }
+    frame.render_widget(Line::from(spans), area);
+    let at = app.data.seen.snapshot.at;
+    if at != 0 {
+        let clock = Timestamp::from_microsecond(at).unwrap_or_default().strftime("%H:%M:%S UTC");
+        frame.render_widget(right(clock.to_string()), area);
+    }
+}
+
+fn right(text: impl Into<String>) -> Line<'static> {
+    Line::from(text.into()).right_aligned()
+}
+
+fn coverage(app: &App) -> String {
+    let snapshot = &app.data.seen.snapshot;
+    let mut text = match snapshot.coverage {
+        Coverage::Whole { rows: 1 } => "1 row".to_owned(),
+        Coverage::Whole { rows } => format!("{} rows", grouped(rows)),
+        Coverage::Sampled { pages, of_pages, watched } => {
+            format!("sample: {} of {} pages, {} keys", grouped(pages), grouped(of_pages), grouped(watched))
+        }
+    };
+    if snapshot.is_cut {
+        text.push_str("; not all limits are listed");
+    }
+    text
+}
+
+fn status_line(app: &App) -> Line<'static> {
+    if app.edited.is_some() {
+        let text = &app.filters[app.tab as usize];
+        let what = ["limits with", "keys that begin with", "queues with"][app.tab as usize];
+        return Line::styled(format!("/ {what}: {}_   (Enter: keep, Esc: back)", escaped(text)), BOLD);
+    }
+    let filters = ["limit", "key", "queue"].iter().zip(&app.filters).filter(|(_, text)| !text.is_empty());
+    let filters: Vec<String> = filters.map(|(what, text)| format!("{what} /{}", escaped(text))).collect();
+    let filters = if filters.is_empty() { String::new() } else { format!("   only {}", filters.join(", ")) };
+    let is_of_all = app.tab == Tab::Limits && !app.filters[Tab::Keys as usize].is_empty();
+    let figures = if is_of_all { " (figures: of all keys)" } else { "" };
+    Line::from(format!("{}{filters}{figures}", coverage(app)))
+}
+
+fn footer_line(app: &App, width: u16) -> Line<'static> {
+    let data = &app.data;
+    let of_limits = app.tab != Tab::Queue;
+    let error = if of_limits { &data.seen.error } else { &data.queue_error };
+    let note = data.seen.snapshot.note.as_ref().filter(|_| of_limits);
+    let error = error.as_ref().map(|error| (error, coloured(REVERSED, Color::Red)));
+    if let Some((text, look)) = error.or(note.map(|note| (note, coloured(BOLD, Color::Yellow)))) {
+        return Line::styled(format!("! {}", one_line(&text.replace('\n', " "))), look);
+    }
+    let keys = "q quit  ? help  Tab next  / filter  s sort  r reverse";
+    let more = "  up/down select  Enter keys of the limit  Esc no filter";
+    Line::from(if width >= WIDE { format!("{keys}{more}") } else { keys.to_owned() })
+}
+
+fn draw_table<T: Listed>(frame: &mut Frame<'_>, app: &App, tab: Tab, rows: &[T], if_empty: &str, area: Rect) {
+    if rows.is_empty() {
+        return frame.render_widget(if_empty, area);
+    }
+    let is_wide = area.width >= WIDE;
+    let (now, sort) = (app.data.seen.snapshot.at, app.sorts[tab as usize]);
+    let columns = T::COLUMNS.iter().enumerate().filter(|(_, column)| is_wide || !column.is_extra);
+    let aligned = |is_text: bool, text: String| if is_text { Line::from(text) } else { right(text) };
+    let headings = columns.clone().map(|(place, column)| {
+        let mark = if place == sort.column { app.style.mark(sort.is_descending) } else { "" };
+        aligned(column.is_text(), format!("{}{mark}", column.heading))
+    });
+    let lines = rows.iter().map(|row| {
+        let cell = |column: &Column<T>| aligned(column.is_text(), (column.cell)(row, &app.style, now).0);
+        Row::new(columns.clone().map(|(_, column)| cell(column)).collect::<Vec<_>>())
+    });
+    let widths = columns.clone().map(|(_, column)| column.constraint());
+    let table = Table::new(lines, widths).header(Row::new(headings).style(BOLD));
+    let table = table.highlight_symbol("> ").row_highlight_style(REVERSED);
+    let mut state = TableState::new().with_selected(app.selected(tab, rows));
+    frame.render_stateful_widget(table, area, &mut state);
+}
+
+fn draw_limits(frame: &mut Frame<'_>, app: &App, area: Rect) {
+    let rows = app.limits();
+    let Some(place) = app.selected(Tab::Limits, &rows) else {
+        let unused = app.unused().count();
+        let unused = if unused > 0 { format!("; {unused} defined limits are not in use") } else { String::new() };
+        return frame.render_widget(format!("no limits in use{unused}"), area);
+    };
+    // Half of the lines, or fewer if there are few limits; the rest shows the keys of the selected one.
+    let height = u16::try_from(rows.len() + 1).unwrap_or(u16::MAX).min(area.height / 2);
+    let [list, title, detail] = Layout::vertical([Length(height), Length(2), Fill(1)]).areas(area);
+    draw_table(frame, app, Tab::Limits, &rows, "", list);
+    let limit = &rows[place];
+    frame.render_widget(Paragraph::new(vec![Line::default(), Line::styled(described(limit), BOLD)]), title);
+    let [busiest, _, emptiest] = Layout::horizontal([Fill(1), Length(2), Fill(1)]).areas(detail);
+    draw_keys(frame, app, "BUSIEST KEYS", "TAKEN/S", &limit.busiest, busiest);
+    draw_keys(frame, app, "EMPTIEST KEYS", "LEFT", &limit.emptiest, emptiest);
+}
+
+/// `api: token_bucket, 10 per 1m, 4 shards`.
+fn described(limit: &LimitView) -> String {
+    let definition = limit.limit.as_ref().map(|limit| format!(": {limit}")).unwrap_or_default();
+    let shards = if limit.shards > 1 { format!(", {} shards", limit.shards) } else { String::new() };
+    format!("{}{definition}{shards}", escaped(&limit.name))
+}
+
+/// Keys, with one column of the table of keys.
+fn draw_keys(frame: &mut Frame<'_>, app: &App, title: &str, heading: &str, keys: &[KeyView], area: Rect) {
+    let Some(column) = KeyView::COLUMNS.iter().find(|column| column.heading == heading) else { return };
+    let row = |key: &KeyView| {
+        let (text, _) = (column.cell)(key, &app.style, app.data.seen.snapshot.at);
+        Row::new([Line::from(app.style.key_cell(&key.bucket.key)), right(text)])
+    };
+    let header = Row::new([Line::from(title), right(heading)]).style(BOLD);
+    let table = Table::new(keys.iter().map(row), [Fill(1), column.constraint()]);
+    frame.render_widget(table.header(header), area);
+}
+
+/// How many jobs of each queue are in each state, below headings.
+fn queue_cells(queues: &[QueueView]) -> Vec<Vec<String>> {
+    let headings = queues.iter().take(1).map(|queue| {
+        let states = queue.jobs.iter().map(|(state, _)| state.to_uppercase());
+        std::iter::once("QUEUE".to_owned()).chain(states).collect()
+    });
+    let rows = queues.iter().map(|queue| {
+        let counts = queue.jobs.iter().map(|(_, count)| format!("{count:#}"));
+        std::iter::once(escaped(&queue.queue)).chain(counts).collect()
+    });
+    headings.chain(rows).collect()
+}
+
+fn draw_queue(frame: &mut Frame<'_>, app: &App, area: Rect) {
+    let queues = &app.data.queues;
+    let mut rows = queue_cells(queues).into_iter().map(|cells| {
+        let name_or_count = |(place, cell)| if place == 0 { Line::from(cell) } else { right(cell) };
+        Row::new(cells.into_iter().enumerate().map(name_or_count))
+    });
+    let Some(headings) = rows.next() else { return frame.render_widget("no jobs", area) };
+    let height = u16::try_from(queues.len() + 1).unwrap_or(u16::MAX).min(area.height / 3);
+    let [list, gap, groups] = Layout::vertical([Length(height), Length(1), Fill(1)]).areas(area);
+    let widths = std::iter::once(Fill(1)).chain(queues[0].jobs.iter().map(|_| Length(9)));
+    frame.render_widget(Table::new(rows, widths).header(headings.style(BOLD)), list);
+    let hidden = queues.len().saturating_sub(usize::from(height.saturating_sub(1)));
+    if hidden > 0 {
+        let groups = if queues.len() > QUEUES { format!("; groups of the first {QUEUES}") } else { String::new() };
+        frame.render_widget(format!("... and {hidden} more queues: use / {groups}"), gap);
+    }
+    draw_table(frame, app, Tab::Queue, &app.groups(), "no group has waiting jobs", groups);
+}
+
+fn draw_help(frame: &mut Frame<'_>, app: &App, area: Rect) {
+    let place = area.centered(Length(80), Length(HELP.len() as u16 + 2));
+    let block = Block::bordered().border_set(app.style.border()).title(" Keys (any key closes this) ");
+    let help = Paragraph::new(HELP.map(Line::from).to_vec()).wrap(Wrap { trim: true });
+    frame.render_widget(Clear, place);
+    frame.render_widget(help.block(block), place);
+}
+
+/// The tables of all tabs.
+pub(super) fn text(app: &App) -> Vec<String> {
+    let data = &app.data;
+    let now = data.seen.snapshot.at;
+    let mut lines = Vec::new();
+    if data.seen.error.is_none() {
+        let at = Timestamp::from_microsecond(now).map(|at| format!("{at:.0}")).unwrap_or_default();
+        lines.push(format!("{at}: {}", coverage(app)));
+        if !app.filters[Tab::Keys as usize].is_empty() {
+            lines.push("Only the keys of --key are listed; the figures of limits are of all keys.".to_owned());
+        }
+        let limits = app.limits();
+        section(&mut lines, text_table(&limits, &app.style, now), "no limits in use");
+        lines.extend(limits.iter().filter(|limit| limit.limit.is_some()).map(described));
+        lines.extend(app.unused().map(|one| format!("{}: {}, not in use", escaped(&one.name), one.limit)));
+        section(&mut lines, text_table(&app.keys(), &app.style, now), "no busy or empty keys");
+    }
+    if data.queue_error.is_none() {
+        section(&mut lines, aligned(&queue_cells(&data.queues), &[0]), "no jobs");
+        let groups = app.groups();
+        if !groups.is_empty() {
+            section(&mut lines, text_table(&groups, &app.style, now), "");
+        }
+    }
+    lines
+}
+
+fn section(lines: &mut Vec<String>, table: Vec<String>, if_empty: &str) {
+    if !lines.is_empty() {
+        lines.push(String::new());
+    }
+    if table.len() > 1 { lines.extend(table) } else { lines.push(if_empty.to_owned()) }
+}
+
+fn text_table<T: Listed>(rows: &[T], style: &Style, now: i64) -> Vec<String> {
+    let headings = T::COLUMNS.iter().map(|column| column.heading.to_owned()).collect();
+    let cells = rows.iter().map(|row| T::COLUMNS.iter().map(|column| (column.cell)(row, style, now).0).collect());
+    let cells: Vec<Vec<String>> = std::iter::once(headings).chain(cells).collect();
+    let texts = (0..T::COLUMNS.len()).filter(|place| T::COLUMNS[*place].is_text());
+    aligned(&cells, &texts.collect::<Vec<_>>())
+}
+
+pub(super) fn json(app: &App) -> Result<String, CliError> {
+    let data = &app.data;
+    let snapshot = &data.seen.snapshot;
+    let mut limits = app.limits();
+    for limit in &mut limits {
+        limit.all_keys().for_each(|key| key.bucket.key = app.style.key(&key.bucket.key));
+    }
+    let mut groups = app.groups();
+    for group in &mut groups {
+        group.group = app.style.key(&group.group);
+        if let Some((_, key)) = &mut group.waits_for {
+            *key = app.style.key(key);
+        }
+    }
+    let queue = |queue: &QueueView| {
+        let jobs: Map<_, _> = queue.jobs.iter().map(|(state, count)| ((*state).to_owned(), json!(count))).collect();
+        json!({"queue": queue.queue, "jobs": jobs})
+    };
+    Ok(json::line(&json!({
+        "at": snapshot.at,
+        "watched": snapshot.watched,
+        "coverage": snapshot.coverage,
+        "limits": limits,
+        "unused": app.unused().collect::<Vec<_>>(),
+        "note": snapshot.note,
+        "limits_error": data.seen.error,
+        "queues": data.queues.iter().map(queue).collect::<Value>(),
+        "groups": groups,
+        "queue_error": data.queue_error,
+    })))
+}

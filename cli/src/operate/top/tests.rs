@@ -1,0 +1,226 @@
+//! The screens, on the data of a private server.
+
+use ratatui::backend::TestBackend;
+use ratatui::crossterm::event::{KeyCode, KeyEvent, KeyModifiers};
+
+use crate::operate::live;
+use crate::operate::top::app::{App, Data, Filters, Next, Tab};
+use crate::operate::top::columns::Style;
+use crate::operate::top::screen::draw;
+use pg_limiter::Item;
+use pg_limiter::queue::{Job, Queue};
+
+const LIMITS: &str = r#"
+    [limits.api]
+    kind = "token_bucket"
+    rate = 1
+    period = "36525d"
+    capacity = 100
+    [limits.logins]
+    kind = "sliding_window"
+    rate = 10
+    period = "1h"
+    [limits.unused]
+    kind = "fixed_window"
+    rate = 5
+    period = "1h"
+"#;
+
+struct Fixture {
+    of: live::tests::Fixture,
+    app: App,
+}
+
+impl Fixture {
+    /// Three keys of `api`, one of `logins`, and two groups of the queue `mails`.
+    async fn new(hide_keys: bool) -> Self {
+        let app = App::new(Filters::default(), Style::new(hide_keys, true).unwrap());
+        let mut fixture = Self { of: live::tests::fixture(LIMITS).await, app };
+        fixture.read().await;
+        for (limit, key, count) in [("api", "ann", 60), ("api", "bob", 80), ("api", "cy", 5), ("logins", "ann", 9)] {
+            fixture.of.limiter.limit(Item::new(limit, key).count(count)).await.unwrap().enforce().unwrap();
+        }
+        let queue = Queue::new(&fixture.of.limiter, "mails").unwrap();
+        for group in ["org-1", "org-2", "org-2"] {
+            queue.enqueue(Job::new(("api", group), &"hello").unwrap()).await.unwrap().enforce().unwrap();
+        }
+        fixture.read().await;
+        fixture
+    }
+
+    async fn read(&mut self) {
+        self.app.data = Data::read(&self.of.live, &self.app.filters).await;
+    }
+
+    fn lines(&self, width: u16, height: u16) -> Vec<String> {
+        let mut terminal = ratatui::Terminal::new(TestBackend::new(width, height)).unwrap();
+        terminal.draw(|frame| draw(frame, &self.app)).unwrap();
+        let buffer = terminal.backend().buffer();
+        let line = |y| (0..width).map(|x| buffer[(x, y)].symbol()).collect::<String>().trim_end().to_owned();
+        (0..height).map(line).collect()
+    }
+
+    /// The line of the screen that begins with this text.
+    fn line(&self, begins: &str) -> String {
+        let lines = self.lines(80, 24);
+        let found = lines.iter().find(|line| line.trim_start_matches("> ").trim_start().starts_with(begins));
+        found.unwrap_or_else(|| panic!("no {begins:?} in\n{}", lines.join("\n"))).clone()
+    }
+
+    fn press(&mut self, keys: &str) -> Next {
+        let mut next = Next::Draw;
+        for key in keys.chars() {
+            let code = match key {
+                '\n' => KeyCode::Enter,
+                '\t' => KeyCode::Tab,
+                '\u{1b}' => KeyCode::Esc,
+                '\u{8}' => KeyCode::Backspace,
+                key => KeyCode::Char(key),
+            };
+            next = self.app.press(KeyEvent::new(code, KeyModifiers::NONE));
+        }
+        next
+    }
+
+    fn keys(&self) -> Vec<(String, String)> {
+        self.app.keys().into_iter().map(|key| (key.bucket.name, key.bucket.key)).collect()
+    }
+}
+
+fn words(line: &str) -> Vec<&str> {
+    line.split_whitespace().collect()
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn all_tabs_fit_in_80_columns_and_24_lines() {
+    let mut top = Fixture::new(false).await;
+    let limits = top.lines(80, 24).join("\n");
+    for text in ["[1 Limits]", "LIMIT", "KEYS", "TAKEN/S▼", "LEAST LEFT", "LAST 10 MIN", "UTC", "q quit", "? help"] {
+        assert!(limits.contains(text), "no {text} in\n{limits}");
+    }
+    // Two jobs took tokens of org-2.
+    assert_eq!(words(&top.line("api"))[..2], [">", "api"]);
+    assert_eq!((words(&top.line("api"))[2], words(&top.line("logins"))[1]), ("5", "1"), "{limits}");
+    assert!(words(&top.line("api"))[3].replace(',', "").parse::<f64>().unwrap() > 0.0, "{limits}");
+    assert!(top.line("api").contains("20 %") && top.line("logins").contains("10 %"), "{limits}");
+    assert!(limits.contains("api: token_bucket, 1 per 36525d, capacity 100"), "{limits}");
+    // The busiest and the emptiest key of the selected limit, side by side.
+    let first = limits.lines().skip_while(|line| !line.starts_with("BUSIEST")).nth(1).unwrap();
+    assert!(first.starts_with("bob ") && words(first).ends_with(&["bob", "20", "of", "100"]), "{limits}");
+
+    top.press("\t");
+    let keys = top.lines(80, 24).join("\n");
+    assert!(keys.contains("[2 Keys]") && keys.contains("FULL IN"), "{keys}");
+    assert!(top.line("api").contains("20 of 100"), "{keys}");
+    assert!(top.line("logins").contains("1 of 10"), "{keys}");
+
+    top.press("3");
+    let queue = top.lines(80, 24).join("\n");
+    for text in ["SCHEDULED", "RUNNING", "DEAD", "CANCELLED", "AVAILABLE", "NEXT START", "LAG▼", "org-1", "org-2"] {
+        assert!(queue.contains(text), "no {text} in\n{queue}");
+    }
+    assert_eq!(words(&top.line("mails"))[1], "3", "{queue}");
+
+    top.press("?");
+    let help = top.lines(80, 24).join("\n");
+    assert!(help.contains("reverse the order") && help.contains("stored at the last write."), "{help}");
+    top.press("x");
+    // A wide screen has more columns; a small one names the size that is needed.
+    assert!(top.lines(200, 50).join("\n").contains("WAITS FOR A SLOT OF"));
+    assert!(top.lines(30, 5).join("\n").contains("top needs 50 x 12"));
+    top.of.live.close().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn keys_sort_filter_and_select() {
+    let mut top = Fixture::new(false).await;
+    let pair = |limit: &str, key: &str| (limit.to_owned(), key.to_owned());
+    // By the limit, then by the key, then by the tokens taken.
+    top.press("2SS");
+    assert_eq!(top.app.sorts[1].column, 0);
+    assert_eq!(top.keys()[0], pair("api", "ann"));
+    top.press("r");
+    assert_eq!(top.keys()[0], pair("logins", "ann"));
+    top.press("ss");
+    assert_eq!((top.keys()[0].clone(), top.keys()[1].clone()), (pair("api", "bob"), pair("api", "ann")));
+    // By what is left: 10 % of `logins`.
+    top.press("s");
+    assert_eq!(top.keys()[0], pair("logins", "ann"));
+    // The selection follows its row.
+    top.press("j");
+    let selected = |top: &Fixture| {
+        let rows = top.app.keys();
+        rows[top.app.selected(Tab::Keys, &rows).unwrap()].bucket.key.clone()
+    };
+    assert_eq!(selected(&top), "bob");
+    top.press("r");
+    assert_eq!((selected(&top), top.line("api").starts_with("> api")), ("bob".to_owned(), false));
+    assert!(top.lines(80, 24).iter().any(|line| line.starts_with("> api") && line.contains("bob")));
+
+    // `/` filters keys while it is typed; Esc goes back, Enter keeps.
+    assert_eq!(top.press("/an"), Next::Read);
+    assert!(top.line("/ keys that begin with: an_").contains("Enter"));
+    assert_eq!(top.keys().len(), 2);
+    top.press("n\u{8}\u{1b}");
+    assert_eq!(top.keys().len(), 6);
+    top.press("/bob\n");
+    assert_eq!(top.keys(), [pair("api", "bob")]);
+    assert!(top.lines(80, 24)[1].contains("only key /bob"));
+    assert!(!top.lines(80, 24)[1].contains("of all keys"));
+    assert_eq!(top.press("1"), Next::Draw);
+    assert_eq!(top.app.limits().len(), 1);
+    assert!(top.lines(80, 24)[1].contains("only key /bob (figures: of all keys)"));
+    assert_eq!(top.press("\u{1b}"), Next::Read);
+    assert_eq!(top.app.limits().len(), 2);
+
+    // Enter shows the keys of the selected limit.
+    top.press("j");
+    let next = top.press("\n");
+    assert_eq!((next, top.app.tab), (Next::Read, Tab::Keys));
+    assert!(top.keys().iter().all(|(limit, _)| limit == &top.app.filters[0]), "{:?}", top.keys());
+    top.press("\u{1b}3/ma\n");
+    top.read().await;
+    assert_eq!(top.app.groups().len(), 2);
+    top.press("/x\n");
+    top.read().await;
+    assert!(top.app.groups().is_empty() && top.line("no jobs") == "no jobs");
+
+    // A prefix finds keys that are neither busy nor among the emptiest.
+    for key in 0..12 {
+        top.of.limiter.limit(Item::new("api", format!("many-{key}")).count(50)).await.unwrap().enforce().unwrap();
+    }
+    top.press("\u{1b}2/cy\n");
+    top.read().await;
+    top.read().await;
+    assert_eq!(top.keys(), [pair("api", "cy")]);
+
+    assert_eq!(top.press("?q"), Next::Quit);
+    let control_c = KeyEvent::new(KeyCode::Char('c'), KeyModifiers::CONTROL);
+    assert_eq!((top.press("/"), top.app.press(control_c)), (Next::Draw, Next::Quit));
+    top.of.live.close().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn hidden_keys_are_nowhere_on_the_screen() {
+    let mut top = Fixture::new(true).await;
+    for tab in ["1", "2", "3"] {
+        top.press(tab);
+        let screen = top.lines(200, 50).join("\n");
+        let is_hash = |word: &str| {
+            word.len() == 12 && word.bytes().all(|byte| byte.is_ascii_alphanumeric() || b"-_".contains(&byte))
+        };
+        assert!(screen.split_whitespace().any(is_hash), "{screen}");
+        for key in ["ann", "bob", "org-"] {
+            assert!(!screen.contains(key), "{key} in\n{screen}");
+        }
+    }
+    top.of.live.close().await;
+}
+
+#[test]
+fn sparklines_show_amounts_in_unicode_and_ascii() {
+    let amounts = [0.0, 0.0, 1.0, 0.0, 4.0, 4.0];
+    assert_eq!(Style::new(false, true).unwrap().sparkline(&amounts, 3), " ▁█");
+    assert_eq!(Style::new(false, false).unwrap().sparkline(&amounts, 6), "  : ##");
+    assert_eq!(Style::new(false, false).unwrap().sparkline(&[0.0; 4], 2), "  ");
+}

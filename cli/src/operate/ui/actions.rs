@@ -1,0 +1,134 @@
+//! The changes that visitors may make, with `--allow-changes`, and their forms.
+
+use std::time::Duration;
+
+use axum::Form;
+use axum::extract::State;
+use axum::http::StatusCode;
+use axum::response::Redirect;
+use maud::{Markup, html};
+use serde::Deserialize;
+
+use crate::error::CliError;
+use crate::operate::queue::{Became, Queues, cancel, no_such_job, requeue};
+use crate::operate::ui::app::{App, Shared};
+use crate::operate::ui::format::{job_url, key_url, queue_url};
+use crate::operate::ui::page::PageError;
+use pg_limiter::queue::{JobInfo, Queue};
+use pg_limiter::{Item, Limit, Limiter};
+
+/// A form that changes what its hidden fields name.
+pub(super) fn form(app: &App, action: &str, fields: &[(&str, &str)], content: Markup) -> Markup {
+    html! {
+        form method="post" action=(action) {
+            input type="hidden" name="form" value=(app.access.form);
+            @for (name, value) in fields { input type="hidden" name=(name) value=(value); }
+            (content)
+        }
+    }
+}
+
+/// A form behind the name of its change. Opening it is the confirmation.
+pub(super) fn act(app: &App, [name, button, action]: [&str; 3], fields: &[(&str, &str)], content: Markup) -> Markup {
+    let content = html! { (content) button class="danger" type="submit" { (button) } };
+    html! {
+        details class="act" {
+            summary { (name) }
+            (form(app, action, fields, content))
+        }
+    }
+}
+
+fn limiter<'a>(app: &'a App, form: &str) -> Result<&'a Limiter, PageError> {
+    app.own_form(form)?;
+    let refusal = "Nothing can be changed: start pg-limiter ui with --allow-changes.";
+    let limiter = app.changes.as_ref().ok_or_else(|| PageError(StatusCode::FORBIDDEN, refusal.to_owned()))?;
+    limiter.replace_limits(app.live.limits());
+    Ok(limiter)
+}
+
+/// Leads back to the page of what was changed.
+type Changed = Result<Redirect, PageError>;
+
+#[derive(Deserialize)]
+pub(super) struct OfKey {
+    form: String,
+    limit: String,
+    key: String,
+    count: Option<f64>,
+}
+
+pub(super) async fn reset(State(app): Shared, Form(of): Form<OfKey>) -> Changed {
+    let (limiter, key) = (limiter(&app, &of.form)?, app.named(&of.key)?);
+    // Removing a row does not depend on the limit.
+    let any = Limit::token_bucket(1, Duration::from_secs(1)).build().map_err(CliError::usage)?;
+    let item = match limiter.limits().get(&of.limit) {
+        Some(_) => Item::new(&*of.limit, &*key),
+        None => Item::new((&*of.limit, any), &*key),
+    };
+    limiter.reset(item).await?;
+    Ok(app.done.add(&key_url(&app, &key), "reset", "The bucket is reset: it is full."))
+}
+
+pub(super) async fn credit(State(app): Shared, Form(of): Form<OfKey>) -> Changed {
+    let (limiter, key) = (limiter(&app, &of.form)?, app.named(&of.key)?);
+    let count = of.count.filter(|count| count.is_finite() && *count > 0.0);
+    let count = count.ok_or_else(|| PageError::invalid("give back a number of tokens above 0"))?;
+    limiter.credit(Item::new(&*of.limit, &*key).count(count)).await?;
+    Ok(app.done.add(&key_url(&app, &key), "credited", "The tokens were given back."))
+}
+
+pub(super) async fn unblock(State(app): Shared, Form(of): Form<OfKey>) -> Changed {
+    let (limiter, key) = (limiter(&app, &of.form)?, app.named(&of.key)?);
+    let gate = Item::new((&*of.limit, Limit::gate()), &*key);
+    if limiter.is_blocked(gate.clone()).await?.is_none() {
+        return Err(PageError::invalid("the gate does not block this key any more"));
+    }
+    limiter.unblock(gate).await?;
+    Ok(app.done.add(&key_url(&app, &key), "unblocked", "The key is unblocked."))
+}
+
+#[derive(Deserialize)]
+pub(super) struct OfJob {
+    form: String,
+    id: i64,
+}
+
+/// `done`: what `act` does, in the link to the job and in words.
+async fn change(
+    app: &App,
+    OfJob { form, id }: OfJob,
+    done: [&'static str; 2],
+    act: impl AsyncFnOnce(&Queues, JobInfo) -> Result<Became, CliError>,
+) -> Changed {
+    let queues = Queues::new(limiter(app, &form)?.clone());
+    let job = queues.job(id).await?.ok_or_else(|| PageError::not_found(no_such_job(id)))?;
+    match act(&queues, job).await? {
+        Became::Done(..) => Ok(app.done.add(&job_url(id), done[0], done[1])),
+        Became::Refused { why, .. } => Err(PageError::invalid(why)),
+    }
+}
+
+pub(super) async fn requeue_job(State(app): Shared, Form(of): Form<OfJob>) -> Changed {
+    change(&app, of, ["requeued", "The job is requeued."], requeue).await
+}
+
+pub(super) async fn cancel_job(State(app): Shared, Form(of): Form<OfJob>) -> Changed {
+    change(&app, of, ["cancelled", "The job is cancelled, and its tokens are returned."], cancel).await
+}
+
+#[derive(Deserialize)]
+pub(super) struct OfGroup {
+    form: String,
+    queue: String,
+    group: String,
+}
+
+pub(super) async fn resume(State(app): Shared, Form(of): Form<OfGroup>) -> Changed {
+    let (limiter, group) = (limiter(&app, &of.form)?, app.named(&of.group)?);
+    let queue = Queue::new(limiter, &of.queue).map_err(CliError::usage)?;
+    if !queue.resume(group).await? {
+        return Err(PageError::invalid("the group does not wait"));
+    }
+    Ok(app.done.add(&queue_url(&of.queue), "resumed", "The group starts its jobs again, as its limits allow."))
+}

@@ -1,0 +1,123 @@
+//! The state that all pages share; how keys are shown and named in links, as they are or as hashes; and the changes just made.
+
+use std::collections::{HashMap, VecDeque};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::{Duration, Instant};
+
+use axum::extract::State;
+use axum::response::Redirect;
+use maud::{Markup, html};
+
+use crate::error::CliError;
+use crate::key_secret::HiddenKeys;
+use crate::operate::live::{Health, Live};
+use crate::operate::ui::access::Access;
+#[cfg(feature = "study")]
+use crate::operate::ui::simulator::Simulator;
+use pg_limiter::{KeySecret, Limiter};
+
+/// How often samples are taken, and pages renewed.
+pub(super) const INTERVAL: Duration = Duration::from_secs(2);
+
+/// The state, as the handler of a page gets it.
+pub(super) type Shared = State<Arc<App>>;
+
+pub(super) struct App {
+    pub(super) live: Live,
+    pub(super) access: Arc<Access>,
+    pub(super) keys: Keys,
+    /// Makes changes, on connections of its own. `None`: nothing can be changed.
+    pub(super) changes: Option<Limiter>,
+    pub(super) done: Done,
+    pub(super) key_secret: Option<KeySecret>,
+    #[cfg(feature = "study")]
+    pub(super) simulator: Simulator,
+    /// The database, for the heading.
+    pub(super) place: String,
+    /// The last findings, and their time.
+    pub(super) health: tokio::sync::Mutex<Option<(Health, Instant)>>,
+}
+
+/// The most keys that the page remembers by their hashes, so that links with a hash work.
+const REMEMBERED: usize = 200_000;
+
+#[derive(Debug)]
+pub(super) struct Keys {
+    /// `None`: keys are shown.
+    hashes: Option<HiddenKeys>,
+    known: Mutex<HashMap<String, String>>,
+}
+
+impl Keys {
+    pub(super) fn new(hide: bool) -> Result<Self, CliError> {
+        Ok(Self { hashes: hide.then(HiddenKeys::new).transpose()?, known: Mutex::default() })
+    }
+
+    pub(super) const fn are_hidden(&self) -> bool {
+        self.hashes.is_some()
+    }
+
+    /// The key, or its hash: to show it, and to name it in links and forms.
+    pub(super) fn shown(&self, key: &str) -> String {
+        let Some(hashes) = &self.hashes else { return key.to_owned() };
+        let hash = hashes.hash(key);
+        let mut known = self.known.lock().unwrap_or_else(PoisonError::into_inner);
+        if known.len() >= REMEMBERED {
+            known.clear();
+        }
+        known.entry(hash.clone()).or_insert_with(|| key.to_owned());
+        hash
+    }
+
+    /// The key that was shown so. The empty key, which all callers share, has no hash.
+    pub(super) fn named(&self, shown: &str) -> Option<String> {
+        if self.hashes.is_none() || shown.is_empty() {
+            return Some(shown.to_owned());
+        }
+        self.known.lock().unwrap_or_else(PoisonError::into_inner).get(shown).cloned()
+    }
+}
+
+const SHOWN_FOR: Duration = Duration::from_secs(60);
+const MOST: usize = 100;
+
+/// The changes that were just made: when, the links that show them, and what the links say. A link cannot show a change that was
+/// not made.
+#[derive(Debug, Default)]
+pub(super) struct Done(Mutex<VecDeque<(Instant, String, &'static str)>>);
+
+impl Done {
+    /// Records a change of what this page shows, and leads back to it.
+    pub(super) fn add(&self, url: &str, change: &str, says: &'static str) -> Redirect {
+        let link = format!("{url}&done={change}");
+        let to = Redirect::to(&link);
+        let mut changes = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        changes.push_front((Instant::now(), link, says));
+        changes.truncate(MOST);
+        to
+    }
+
+    /// The change that a link to this page names, if it was made.
+    pub(super) fn notice(&self, url: &str, change: &str) -> Markup {
+        let link = format!("{url}&done={change}");
+        let changes = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let made = changes.iter().find(|(at, made, _)| at.elapsed() < SHOWN_FOR && *made == link);
+        html! { @if let Some((.., says)) = made { div class="notice good" role="status" { p class="message" { (says) } } } }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn hashes_name_keys_that_were_shown_in_this_run_only() {
+        let [keys, other] = [Keys::new(true).unwrap(), Keys::new(true).unwrap()];
+        let hash = keys.shown("alice@example.com");
+        assert_ne!(hash, other.shown("alice@example.com"));
+        assert_eq!((keys.named(&hash).as_deref(), keys.named("alice@example.com")), (Some("alice@example.com"), None));
+        assert_eq!((keys.shown(""), keys.named("")), (String::new(), Some(String::new())));
+        let plain = Keys::new(false).unwrap();
+        assert_eq!((plain.shown("a"), plain.named("a")), ("a".to_owned(), Some("a".to_owned())));
+    }
+}

@@ -1,0 +1,224 @@
+//! Pages, errors as pages, and the frame around both.
+
+use axum::Extension;
+use axum::body::to_bytes;
+use axum::extract::{Request, State};
+use axum::http::{StatusCode, Uri};
+use axum::middleware::Next;
+use axum::response::{Html, IntoResponse, Response};
+use maud::{DOCTYPE, Markup, html};
+
+use crate::error::CliError;
+use crate::operate::ui::app::{App, INTERVAL, Shared};
+use crate::text::shown;
+
+#[derive(Clone, Debug)]
+pub(super) struct Page {
+    pub(super) title: String,
+    pub(super) body: Markup,
+    /// Whether a script renews it.
+    pub(super) is_live: bool,
+}
+
+impl Page {
+    pub(super) fn live(title: impl Into<String>, body: Markup) -> Self {
+        Self { title: title.into(), body, is_live: true }
+    }
+}
+
+/// Without the frame, which [`frame`] adds.
+impl IntoResponse for Page {
+    fn into_response(self) -> Response {
+        Extension(self).into_response()
+    }
+}
+
+/// A refusal or a failure, and the text that the page shows.
+#[derive(Debug)]
+pub(super) struct PageError(pub(super) StatusCode, pub(super) String);
+
+impl PageError {
+    pub(super) fn not_found(message: impl Into<String>) -> Self {
+        Self(StatusCode::NOT_FOUND, message.into())
+    }
+
+    /// The visitor's input cannot be used.
+    pub(super) fn invalid(message: impl Into<String>) -> Self {
+        Self(StatusCode::BAD_REQUEST, message.into())
+    }
+}
+
+impl From<CliError> for PageError {
+    fn from(error: CliError) -> Self {
+        match error {
+            CliError::Usage(message) => Self::invalid(message),
+            error => Self(StatusCode::SERVICE_UNAVAILABLE, error.to_string()),
+        }
+    }
+}
+
+impl From<pg_limiter::Error> for PageError {
+    fn from(error: pg_limiter::Error) -> Self {
+        CliError::from(error).into()
+    }
+}
+
+impl App {
+    /// The key that a link or a form names.
+    pub(super) fn named(&self, shown: &str) -> Result<String, PageError> {
+        let unknown = "This hash is of another run, or was never shown. Search for the key again.";
+        self.keys.named(shown).ok_or_else(|| PageError::not_found(unknown))
+    }
+
+    /// Refuses a form that this server has not made.
+    pub(super) fn own_form(&self, given: &str) -> Result<(), PageError> {
+        let refusal = "This form is not of this run of pg-limiter. Load the page again.";
+        let is_own = self.access.equal(given, &self.access.form);
+        if is_own { Ok(()) } else { Err(PageError(StatusCode::FORBIDDEN, refusal.to_owned())) }
+    }
+}
+
+impl IntoResponse for PageError {
+    fn into_response(self) -> Response {
+        let Self(status, message) = self;
+        let title = match status {
+            StatusCode::NOT_FOUND => "Not found",
+            StatusCode::FORBIDDEN => "Refused",
+            StatusCode::SERVICE_UNAVAILABLE => "The database does not answer as it should",
+            _ => "This cannot be done",
+        };
+        let is_live = status == StatusCode::SERVICE_UNAVAILABLE;
+        let body = html! {
+            h1 { (title) }
+            div class="notice problem" role="alert" {
+                p class="message" { (message) }
+                @if is_live { p { "This page is tried again every few seconds." } }
+            }
+        };
+        (status, Page { title: title.to_owned(), body, is_live }).into_response()
+    }
+}
+
+/// Frames pages. Answers of the framework to requests that no page makes become pages, too.
+pub(super) async fn frame(State(app): Shared, request: Request, next: Next) -> Response {
+    let path = request.uri().path().to_owned();
+    let response = next.run(request).await;
+    let status = response.status();
+    if !status.is_client_error() || response.extensions().get::<Page>().is_some() {
+        return framed(&app, &path, response);
+    }
+    let text = match to_bytes(response.into_body(), 1000).await {
+        Ok(bytes) if !bytes.is_empty() => shown(&String::from_utf8_lossy(&bytes), 200),
+        _ if status == StatusCode::METHOD_NOT_ALLOWED => "use the forms of the pages".to_owned(),
+        _ => status.to_string(),
+    };
+    framed(&app, "/", PageError(status, text))
+}
+
+pub(super) async fn no_such_page(State(app): Shared, uri: Uri) -> Response {
+    // Only the path: a query may have a key in it.
+    let message = format!("there is no page {}", shown(uri.path(), 80));
+    framed(&app, "/", PageError::not_found(message))
+}
+
+fn framed(app: &App, path: &str, response: impl IntoResponse) -> Response {
+    let mut response = response.into_response();
+    match response.extensions_mut().remove::<Page>() {
+        Some(page) => (response.status(), Html(layout(app, section(path), &page).into_string())).into_response(),
+        None => response,
+    }
+}
+
+const SECTIONS: &[(&str, &str)] = &[
+    ("/limits", "Limits"),
+    ("/key", "Key"),
+    ("/queue", "Queue"),
+    #[cfg(feature = "study")]
+    ("/what-if", "What if"),
+    ("/health", "Health"),
+];
+
+/// The section of a page. The pages of jobs and groups belong to the queues, and those of no section to the limits.
+fn section(path: &str) -> &'static str {
+    let part = path.split('/').nth(1).unwrap_or_default();
+    let part = if matches!(part, "job" | "group") { "queue" } else { part };
+    SECTIONS.iter().find(|(link, _)| &link[1..] == part).map_or("/limits", |(link, _)| link)
+}
+
+fn layout(app: &App, here: &str, page: &Page) -> Markup {
+    html! {
+        (DOCTYPE)
+        html lang="en" {
+            head {
+                meta charset="utf-8";
+                meta name="viewport" content="width=device-width, initial-scale=1";
+                meta name="color-scheme" content="light dark";
+                title { (page.title) " · pg-limiter" }
+                link rel="icon" href="/icon.svg" type="image/svg+xml";
+                link rel="stylesheet" href="/style.css";
+                script src="/page.js" defer {}
+            }
+            body {
+                a class="skip" href="#content" { "Skip to the content" }
+                header class="top" {
+                    div class="bar" {
+                        a class="brand" href="/limits" { img src="/icon.svg" alt="" width="22" height="22"; "pg-limiter" }
+                        nav aria-label="Sections" {
+                            @for (link, name) in SECTIONS {
+                                a href=(link) aria-current=[(*link == here).then_some("page")] { (name) }
+                            }
+                        }
+                    }
+                }
+                div class="context" {
+                    p class="place" { (app.place) }
+                    p class="badges" {
+                        @if app.changes.is_some() { span class="badge warn" { "changes allowed" } }
+                        @else { span class="badge" { "read only" } }
+                        @if app.keys.are_hidden() { " " span class="badge" { "keys hidden" } }
+                    }
+                    // The script adds the button, and reports here when the page was renewed.
+                    @if page.is_live { p class="renewal" id="renewal" {} }
+                }
+                main id="content" tabindex="-1" data-refresh=[page.is_live.then_some(INTERVAL.as_millis())] { (page.body) }
+                footer { p { "pg-limiter " (env!("CARGO_PKG_VERSION")) ". Times are in UTC, by the database's clock." } }
+            }
+        }
+    }
+}
+
+/// The cells of a row: the heading of the column, a class, and the content. The first cell names the row.
+pub(super) type Cells<'a> = Vec<(&'a str, &'a str, Markup)>;
+
+/// `here`: the place of the row that is marked.
+pub(super) fn table<'a>(
+    class: Option<&str>,
+    caption: Markup,
+    rows: impl Iterator<Item = Cells<'a>>,
+    here: Option<usize>,
+    if_empty: &str,
+) -> Markup {
+    let rows: Vec<_> = rows.collect();
+    let some = |class: &'a str| Some(class).filter(|class| !class.is_empty());
+    html! {
+        table class=[class] {
+            caption { (caption) }
+            @if let Some([(heading, ..), others @ ..]) = rows.first().map(Vec::as_slice) {
+                thead {
+                    tr {
+                        th scope="col" { (heading) }
+                        @for (heading, class, _) in others { th scope="col" class=[some(class)] { (heading) } }
+                    }
+                }
+                tbody {
+                    @for (place, row) in rows.iter().enumerate() {
+                        tr class=[(here == Some(place)).then_some("here")] {
+                            th scope="row" class=[some(row[0].1)] { (row[0].2) }
+                            @for (heading, class, cell) in &row[1..] { td class=[some(class)] data-label=(heading) { (cell) } }
+                        }
+                    }
+                }
+            } @else { tbody { tr { td class="none" { (if_empty) } } } }
+        }
+    }
+}

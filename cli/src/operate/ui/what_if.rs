@@ -1,0 +1,255 @@
+//! The page on which a limit is tried: in temporary tables, in a transaction that is rolled back.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+
+use axum::extract::{Multipart, State};
+use clap::{Args, Command, FromArgMatches};
+use maud::{Markup, Render, html};
+
+use crate::error::CliError;
+use crate::operate::ui::app::{App, Shared};
+use crate::operate::ui::chart;
+use crate::operate::ui::format::{amount, capital};
+use crate::operate::ui::page::{Page, PageError};
+use crate::operate::ui::simulator::Outcome;
+use crate::study::plot::{Bar, Panel};
+use crate::study::replay::LogOptions;
+use crate::study::simulate::SimulateArgs;
+use crate::text::{grouped, percent_of};
+use pg_limiter::Kind;
+
+type Fields = HashMap<String, String>;
+
+/// Fields of the form that are options of `simulate`: the name, the label, an example, and the kinds or traffics that have it.
+const OF_LIMIT: [(&str, &str, &str, &str); 6] = [
+    ("rate", "Tokens", "60", "token_bucket fixed_window sliding_window calendar_window"),
+    ("period", "in each", "1m", "token_bucket fixed_window sliding_window"),
+    ("every", "in each", "1 day", "calendar_window"),
+    ("capacity", "Capacity", "same as tokens", "token_bucket fixed_window calendar_window concurrency"),
+    ("resolution", "Parts", "1", "sliding_window"),
+    ("lease", "Lease", "30s", "concurrency"),
+];
+const OF_TRAFFIC: [(&str, &str, &str, &str); 5] = [
+    ("calls", "Calls", "2/s", "constant poisson bursts"),
+    ("for", "For", "10m", "constant poisson bursts"),
+    ("burst", "Calls in a burst", "40", "bursts"),
+    ("pause", "Pause between bursts", "30s", "bursts"),
+    ("hold", "Slots held for", "2s", "concurrency"),
+];
+/// The fields that may be empty; the capacity not of a concurrency limit.
+const OPTIONAL: [&str; 6] = ["capacity", "resolution", "lease", "burst", "pause", "hold"];
+const TRAFFICS: [(&str, &str); 4] =
+    [("constant", "Constant"), ("poisson", "Random"), ("bursts", "Bursts"), ("log", "Access log")];
+const LOG_FIELDS: [&str; 5] = ["remote_addr", "user", "path", "method", "user_agent"];
+
+/// Most examples, and some calls that a bucket denies.
+fn defaults() -> Fields {
+    let examples = OF_LIMIT.iter().chain(&OF_TRAFFIC).map(|(name, _, example, _)| (*name, *example));
+    let examples = examples.filter(|(name, _)| !["capacity", "resolution", "lease"].contains(name));
+    let fields = examples.chain([("kind", "token_bucket"), ("traffic", "bursts"), ("calls", "5/s")]);
+    fields.map(|(name, value)| (name.to_owned(), value.to_owned())).collect()
+}
+
+pub(super) async fn empty(State(app): Shared) -> Page {
+    page(&app, &defaults(), Vec::new()).await
+}
+
+pub(super) async fn simulated(State(app): Shared, form: Multipart) -> Result<Page, PageError> {
+    let (fields, log) = read(form).await?;
+    app.own_form(field(&fields, "form"))?;
+    Ok(page(&app, &fields, log).await)
+}
+
+fn field<'a>(fields: &'a Fields, name: &str) -> &'a str {
+    fields.get(name).map_or("", String::as_str)
+}
+
+/// The fields, and the uploaded or pasted log.
+async fn read(mut form: Multipart) -> Result<(Fields, Vec<u8>), PageError> {
+    let invalid = |error: axum::extract::multipart::MultipartError| PageError::invalid(error.body_text());
+    let (mut fields, mut log) = (Fields::new(), Vec::new());
+    while let Some(field) = form.next_field().await.map_err(invalid)? {
+        let name = field.name().unwrap_or_default().to_owned();
+        let bytes = field.bytes().await.map_err(invalid)?;
+        match &*name {
+            "file" | "log" if bytes.trim_ascii().is_empty() => {}
+            "file" | "log" => log = bytes.to_vec(),
+            _ => drop(fields.insert(name, String::from_utf8_lossy(&bytes).trim().to_owned())),
+        }
+    }
+    Ok((fields, log))
+}
+
+async fn simulate(app: &App, fields: &Fields, log: Vec<u8>) -> Result<Outcome, CliError> {
+    let field = |name: &str| field(fields, name);
+    let (kind, traffic) = (field("kind"), field("traffic"));
+    let applies = |of: &str| of.split(' ').any(|name| name == kind || name == traffic);
+    let mut options = vec![format!("--kind={kind}")];
+    for (name, _, example, _) in OF_LIMIT.iter().chain(&OF_TRAFFIC).filter(|(.., of)| applies(of)) {
+        let value = field(name);
+        if !value.is_empty() {
+            options.push(format!("--{name}={value}"));
+        } else if *name == "capacity" && kind == "concurrency" {
+            return Err(CliError::usage("--capacity is empty: type a value, such as 3"));
+        } else if !OPTIONAL.contains(name) {
+            return Err(CliError::usage(format!("--{name} is empty: type a value, such as {example}")));
+        }
+    }
+    let today = match field("beside") {
+        "" => None,
+        name => {
+            let limit = app.live.limits().get(name).copied();
+            let none = || CliError::usage(format!("no limit is {}", crate::text::shown(name, 80)));
+            Some((Arc::from(format!("{name} (today)")), limit.ok_or_else(none)?))
+        }
+    };
+    let log = if traffic == "log" {
+        options.retain(|option| !option.starts_with("--hold"));
+        if log.is_empty() {
+            return Err(CliError::usage("paste lines of an access log, or choose a file"));
+        }
+        let format = Some(field("log_format")).filter(|format| !format.is_empty()).map(str::parse).transpose();
+        let log_format = format.map_err(|reason| CliError::usage(format!("--log-format: {reason}")))?;
+        Some((log, LogOptions { log_format, key: field("log_key").to_owned(), ..LogOptions::default() }))
+    } else {
+        options.push(format!("--traffic={traffic}"));
+        None
+    };
+    app.simulator.run(&parse(&options)?, log, today).await
+}
+
+async fn page(app: &App, fields: &Fields, log: Vec<u8>) -> Page {
+    let result = simulate(app, fields, log).await;
+    let body = html! {
+        h1 { "What if" }
+        p class="lead" { "Try a limit on made-up or recorded traffic. The database decides each call as in production, in temporary tables that are rolled back." }
+        (form(app, fields))
+        div id="result" aria-live="polite" {
+            @match result {
+                Ok(outcome) => (outcome_of(&outcome)),
+                Err(error) => div class="notice warning" { p class="message" { (in_words(&crate::text::message(&error.to_string()))) } },
+            }
+        }
+    };
+    Page { title: "What if".to_owned(), body, is_live: false }
+}
+
+/// Names the fields of the form in a message about options.
+fn in_words(message: &str) -> String {
+    OF_LIMIT
+        .iter()
+        .chain(&OF_TRAFFIC)
+        .chain(&[("log-format", "Format of the log", "", "")])
+        .fold(message.to_owned(), |text, (name, label, ..)| text.replace(&format!("--{name}"), &format!("“{label}”")))
+}
+
+fn form(app: &App, fields: &Fields) -> Markup {
+    let field = |name: &str| field(fields, name);
+    let inputs = |all: &[(&str, &str, &str, &str)]| {
+        html! {
+            @for (name, label, example, of) in all {
+                label data-for=(of) { span { (label) } input name=(name) value=(field(name)) placeholder=(example) autocomplete="off"; }
+            }
+        }
+    };
+    let kinds = Kind::ALL.iter().filter(|kind| **kind != Kind::Gate).map(|kind| kind.as_str());
+    let kinds = kinds.map(|kind| (kind, capital(&kind.replace('_', " "))));
+    let limits = app.live.limits();
+    let limits = limits.iter().filter(|(_, limit)| limit.kind() != Kind::Gate);
+    let mut today = limits.map(|(name, limit)| (name, format!("{name}: {limit}"))).peekable();
+    let none = std::iter::once(("", "none".to_owned()));
+    html! {
+        form id="what-if" class="card try" method="post" action="/what-if" enctype="multipart/form-data" {
+            input type="hidden" name="form" value=(app.access.form);
+            fieldset {
+                legend { "The limit" }
+                (select(fields, "kind", "Kind", None, kinds))
+                (inputs(&OF_LIMIT))
+                @if today.peek().is_some() { (select(fields, "beside", "Beside the limit of today", None, none.chain(today))) }
+            }
+            fieldset {
+                legend { "The traffic" }
+                (select(fields, "traffic", "Kind", None, TRAFFICS))
+                (inputs(&OF_TRAFFIC))
+                (select(fields, "log_key", "Key", Some("log"), LOG_FIELDS.map(|name| (name, name))))
+                label data-for="log" { span { "Format of the log" } input name="log_format" value=(field("log_format")) placeholder="common or combined" autocomplete="off"; }
+                label data-for="log" class="long" { span { "Lines of the log" } textarea name="log" rows="4" spellcheck="false" {} }
+                label data-for="log" { span { "or a file" } input type="file" name="file"; }
+            }
+            button type="submit" class="primary" { "Simulate" }
+        }
+    }
+}
+
+fn select<'a>(
+    fields: &Fields,
+    name: &str,
+    label: &str,
+    of: Option<&str>,
+    options: impl IntoIterator<Item = (&'a str, impl Render)>,
+) -> Markup {
+    html! {
+        label data-for=[of] { span { (label) } select name=(name) { @for (value, text) in options { option value=(value) selected[field(fields, name) == value] { (text) } } } }
+    }
+}
+
+fn outcome_of((traffic, panels): &Outcome) -> Markup {
+    let bars = panels.iter().flat_map(|panel| &panel.bars);
+    let tallest = bars.map(Bar::offered).fold(0.0, f64::max);
+    html! {
+        p class="lead" { (crate::text::shown(traffic, 200)) }
+        ul class="legend" aria-label="Legend" {
+            li { span class="swatch admitted" {} "admitted" }
+            li { span class="swatch denied" {} "denied" }
+            li { span class="swatch balance" {} "balance" }
+        }
+        div class="cards" { @for panel in panels { (panel_of(panel, tallest)) } }
+    }
+}
+
+fn panel_of(panel: &Panel, tallest: f64) -> Markup {
+    let sum = |of: fn(&Bar) -> f64| panel.bars.iter().map(of).sum::<f64>();
+    let (offered, admitted) = (sum(Bar::offered), sum(|bar| bar.admitted + bar.reserved));
+    let totals = format!(
+        "{} {} offered, {} admitted, {} denied",
+        grouped(offered as u64),
+        panel.counted(),
+        grouped(admitted as u64),
+        grouped((offered - admitted) as u64)
+    );
+    let bins = panel.bins;
+    let length = crate::text::format_micros(bins.end() - bins.from);
+    html! {
+        section class="card" aria-label=(panel.name) {
+            h2 { (panel.title()) }
+            p class="facts" { span class="value" { (percent_of(admitted, offered)) " % admitted" } ": " (totals) }
+            figure {
+                (chart::traffic(panel, tallest, &totals))
+                figcaption class="axis" aria-hidden="true" { span { "0s" } span { "at most " (amount(tallest)) " in a bar of " (crate::text::format_micros(bins.width)) } span { (length) } }
+            }
+            @if panel.has_balance() {
+                figure {
+                    (chart::curve(&panel.balance_line(), panel.capacity(), &format!("the balance, up to the capacity of {}", amount(panel.capacity()))))
+                    figcaption class="axis" aria-hidden="true" { span { "0s" } span { "balance, capacity " (amount(panel.capacity())) } span { (length) } }
+                }
+            }
+        }
+    }
+}
+
+/// Parses options of `simulate`, with its defaults and its messages.
+fn parse(options: &[String]) -> Result<SimulateArgs, CliError> {
+    let command = Command::new("simulate").no_binary_name(true).disable_help_flag(true);
+    let parsed = SimulateArgs::augment_args(command).try_get_matches_from(options);
+    parsed.and_then(|parsed| SimulateArgs::from_arg_matches(&parsed)).map_err(|error| {
+        // The first paragraph, without the placeholders of values.
+        let text = error.render().to_string();
+        let lines: Vec<&str> = text.lines().map(str::trim).take_while(|line| !line.is_empty()).collect();
+        let reason = lines.join(" ");
+        let reason = reason.strip_prefix("error: ").unwrap_or(&reason);
+        CliError::usage(
+            reason.split(" <").map(|part| part.split_once('>').map_or(part, |(_, rest)| rest)).collect::<String>(),
+        )
+    })
+}

@@ -1,0 +1,190 @@
+//! The arguments of `bench`, and the limits and keys that it measures.
+
+use std::hash::{BuildHasher, RandomState};
+use std::sync::Arc;
+use std::time::Duration;
+
+use clap::Args;
+use serde::Serialize;
+use sqlx::PgPool;
+
+use crate::database::Running;
+use crate::error::CliError;
+use crate::output::Progress;
+use crate::text::grouped;
+use pg_limiter::{Durability, Isolation, Item, Limit, Limiter, LimiterConfig, Limits, RetryPolicy};
+
+/// How much longer than planned the measurements may take. Soon after that, the rows of a killed run are idle.
+const OVERTIME: Duration = Duration::from_secs(15);
+const TO_CLEAR: Duration = Duration::from_secs(10);
+
+/// The limits that are measured. Their names are random, so their rows belong to this run only.
+pub(super) struct BenchSetup {
+    pub(super) pool: PgPool,
+    /// The name of a limit that never denies. Its rows are idle immediately.
+    open: String,
+    /// The name of a limit whose balance stays negative for longer than all measurements take.
+    owing: String,
+    /// How long the balance of `owing` stays negative.
+    owed: Duration,
+    /// One limiter for each isolation level, with the name of the level.
+    pub(super) limiters: Vec<(&'static str, Limiter)>,
+    clearing: Limiter,
+}
+
+impl BenchSetup {
+    /// Prepares the limiters. This writes nothing, but verifies that rows can be removed again.
+    pub(super) async fn open(running: &Running, args: &BenchArgs) -> Result<Self, CliError> {
+        let pool = running.ready_pool(u32::from(args.lanes) + 1).await?;
+        // A random name cannot collide with an existing limit.
+        let random = RandomState::new().hash_one(std::process::id());
+        let [open, owing] = ["open", "owing"].map(|what| format!("pg-limiter bench {random:016x} {what}"));
+        let mut config = LimiterConfig::default();
+        config.schema = running.schema.clone();
+        config.durability = if args.durability == "relaxed" { Durability::Relaxed } else { Durability::Full };
+        config.lanes = args.lanes.into();
+        let second = Duration::from_secs(1);
+        let limits = Limits::new()
+            .define(&open, Limit::token_bucket(1e12, second))
+            .and_then(|limits| limits.define(&owing, Limit::token_bucket(1, second)))
+            .map_err(CliError::usage)?;
+        let limiter = |config| Limiter::with_config(pool.clone(), limits.clone(), config);
+        let with = |(name, isolation)| {
+            let mut config = config.clone();
+            config.isolation = isolation;
+            (name, limiter(config))
+        };
+        let limiters: Vec<_> = args.isolations().map(with).collect();
+        let owed = limiters.iter().fold(OVERTIME, |owed, _| owed + args.seconds);
+        config.isolation = Isolation::ReadCommitted;
+        config.retry = RetryPolicy::default();
+        config.retry.deadline = TO_CLEAR;
+        let clearing = limiter(config);
+        let setup = Self { open, owing, owed, limiters, clearing, pool };
+        setup.forget().await?;
+        Ok(setup)
+    }
+
+    /// Returns an item for each key of this work, after setting their balances up for it.
+    pub(super) async fn items(&self, work: Work) -> Result<Vec<Item>, CliError> {
+        let limit: Arc<str> = if work == Work::AllDenied { &*self.owing } else { &*self.open }.into();
+        // Each kind of work has its own keys.
+        let item = |nth: usize| Item::new(Arc::clone(&limit), format!("{work:?} {nth}"));
+        let items: Vec<Item> = (0..work.keys()).map(item).collect();
+        if work == Work::AllDenied {
+            self.clearing.reset_all_keys(&self.owing).await?;
+            for item in items.iter().cloned() {
+                self.clearing.charge(item.count(self.owed.as_secs_f64())).await?;
+            }
+        }
+        Ok(items)
+    }
+
+    /// Waits for calls in flight, and removes every row.
+    pub(super) async fn clear(&self) -> Result<(), CliError> {
+        let _progress = Progress::of("removing the rows");
+        for (_, limiter) in &self.limiters {
+            limiter.close().await;
+        }
+        let forgotten = self.forget().await;
+        self.clearing.close().await;
+        self.pool.close().await;
+        forgotten.map_err(|error| CliError::failed(format!("{error}\n{}", self.left_behind())))
+    }
+
+    /// The message to the user if the rows could not be removed.
+    pub(super) fn left_behind(&self) -> String {
+        let Self { open, owing, .. } = self;
+        format!(
+            "rows of the limits \"{open}\" and \"{owing}\" may remain; within two minutes they are idle, and `prune` removes them"
+        )
+    }
+
+    async fn forget(&self) -> Result<(), CliError> {
+        for name in [&self.open, &self.owing] {
+            self.clearing.reset_all_keys(name).await?;
+        }
+        Ok(())
+    }
+}
+
+const MANY: usize = 10_000;
+
+/// The calls of one measurement.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "kebab-case")]
+pub(super) enum Work {
+    LoneCaller,
+    OneKey,
+    ManyKeys,
+    AllDenied,
+}
+
+impl Work {
+    pub(super) const ALL: [Self; 4] = [Self::LoneCaller, Self::OneKey, Self::ManyKeys, Self::AllDenied];
+
+    pub(super) const fn callers(self, callers: u32) -> u32 {
+        if matches!(self, Self::LoneCaller) { 1 } else { callers }
+    }
+
+    pub(super) const fn keys(self) -> usize {
+        if matches!(self, Self::ManyKeys) { MANY } else { 1 }
+    }
+
+    pub(super) fn title(self, callers: u32) -> String {
+        let callers = if callers == 1 { "1 caller".to_owned() } else { format!("{} callers", grouped(callers.into())) };
+        match self {
+            Self::LoneCaller => "a lone caller".to_owned(),
+            Self::OneKey => format!("{callers}, one key"),
+            Self::ManyKeys => format!("{callers}, {} keys", grouped(MANY as u64)),
+            Self::AllDenied => format!("{callers}, all denied"),
+        }
+    }
+}
+
+pub(crate) const BENCH_EXIT_CODES: &str = "\
+Exit codes:
+  0  done
+  2  the arguments are invalid
+  3  the database is unavailable or lacks the schema, another error occurred, or the run was interrupted
+
+Without --database-url and DATABASE_URL, the run starts a private PostgreSQL server, and removes it at the end.";
+
+#[derive(Args, Debug)]
+pub(crate) struct BenchArgs {
+    /// The length of each measurement. There are 5, or 9 with both isolation levels
+    #[arg(long, value_name = "SECONDS", default_value = "2", value_parser = seconds, allow_negative_numbers = true)]
+    pub(super) seconds: Duration,
+    /// The number of concurrent callers
+    #[arg(long, value_name = "N", default_value_t = 256, value_parser = clap::value_parser!(u32).range(1..=65_536))]
+    pub(super) callers: u32,
+    /// The isolation level of the limiter's transactions
+    #[arg(long, default_value = "both", value_parser = ["serializable", "read-committed", "both"])]
+    isolation: String,
+    /// full: a commit waits for the disk, if the server is configured so; relaxed: it does not
+    #[arg(long, default_value = "full", value_parser = ["full", "relaxed"])]
+    pub(super) durability: String,
+    /// The number of batches that may run concurrently, each over its own connection
+    #[arg(long, value_name = "N", default_value_t = LimiterConfig::default().lanes as u16, value_parser = clap::value_parser!(u16).range(1..=128))]
+    pub(super) lanes: u16,
+    /// Print one JSON object
+    #[arg(long)]
+    pub(super) json: bool,
+}
+
+impl BenchArgs {
+    pub(super) fn isolations(&self) -> impl Iterator<Item = (&'static str, Isolation)> {
+        let all = [("serializable", Isolation::Serializable), ("read-committed", Isolation::ReadCommitted)];
+        all.into_iter().filter(|(name, _)| ["both", name].contains(&self.isolation.as_str()))
+    }
+}
+
+/// The longest measurement. It bounds the time until the rows of a killed run are idle.
+const LONGEST: Duration = Duration::from_secs(30);
+
+fn seconds(text: &str) -> Result<Duration, String> {
+    let seconds = text.parse::<f64>().ok().and_then(|seconds| Duration::try_from_secs_f64(seconds).ok());
+    seconds
+        .filter(|seconds| !seconds.is_zero() && *seconds <= LONGEST)
+        .ok_or_else(|| "must be a number above 0 and at most 30".to_owned())
+}

@@ -1,0 +1,365 @@
+//! `demo` shows what the limits do, with real calls: the command, its scenes, and the stage: the schema of the demo, and its
+//! output: headings, verdicts and bars, or JSON.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+
+use clap::Args;
+use serde::Serialize;
+use serde_json::{Value, json};
+use sqlx::{AssertSqlSafe, PgPool};
+use tokio::task::JoinSet;
+
+use crate::database::{Database, Running};
+use crate::error::CliError;
+use crate::json;
+use crate::output::{self, Progress};
+use crate::text::{grouped, tokens};
+use pg_limiter::migrate::Migrator;
+use pg_limiter::{Decision, Error, Item, Limit, LimitBuilder, Limiter, LimiterConfig, Limits, Schema};
+
+#[derive(Args, Debug)]
+pub(crate) struct DemoArgs {
+    /// Print JSON: one object per line, first the server, then each call with the number of its scene
+    #[arg(long)]
+    json: bool,
+}
+
+pub(crate) async fn run(args: &DemoArgs, database: Database) -> Result<(), CliError> {
+    let running = database.start_durable().await?;
+    let stage = Stage::set(&running, args.json).await?;
+    let shown = show(&stage).await;
+    // The schema is dropped in any case. If both steps fail, the first error is returned.
+    let struck = stage.strike().await;
+    shown.and(struck)
+}
+
+async fn show(stage: &Stage) -> Result<(), CliError> {
+    let progress = Progress::parts("demo", 5);
+    let pause = async || {
+        progress.add(1);
+        tokio::time::sleep(Duration::from_millis(700)).await;
+    };
+    stage.introduce()?;
+    token_bucket(stage).await?;
+    pause().await;
+    sliding_window(stage).await?;
+    pause().await;
+    reservation(stage).await?;
+    pause().await;
+    together(stage).await?;
+    pause().await;
+    hammer(stage).await
+}
+
+const CAPACITY: f64 = 10.0;
+
+/// A bucket of tokens for each user, which refills continuously, as in F. Pachot's article on rate limiting in YugabyteDB.
+async fn token_bucket(stage: &Stage) -> Result<(), CliError> {
+    stage.heading(1, "Token bucket", "2 tokens per second for each user, at most 10")?;
+    let limit = Limit::token_bucket(2, Duration::from_secs(1)).capacity(CAPACITY);
+    let limiter = stage.limiter([("requests", limit)])?;
+
+    // One call after another, slow enough to watch, until the bucket is empty.
+    for call in 1..=20 {
+        let decision = limiter.limit(("requests", "franck")).await?;
+        stage.decision(&format!("call {call}"), &decision, CAPACITY)?;
+        if decision.is_denied() {
+            break;
+        }
+        tokio::time::sleep(Duration::from_millis(80)).await;
+    }
+    for halves in 1..=6 {
+        tokio::time::sleep(Duration::from_millis(500)).await;
+        let balance = limiter.peek(("requests", "franck")).await?.remaining();
+        stage.balance(&format!("{:.1} s later", f64::from(halves) / 2.0), balance, CAPACITY)?;
+    }
+    let decision = limiter.limit(("requests", "franck", 3.0)).await?;
+    stage.decision("3 tokens", &decision, CAPACITY)?;
+    let decision = limiter.limit(("requests", "somebody else")).await?;
+    stage.decision("another user", &decision, CAPACITY)
+}
+
+const RATE: f64 = 5.0;
+
+async fn sliding_window(stage: &Stage) -> Result<(), CliError> {
+    stage.heading(2, "Sliding window", "at most 5 calls in the last 2 seconds, counted in 4 sub-intervals")?;
+    let limit = Limit::sliding_window(RATE, Duration::from_secs(2)).resolution(4);
+    let limiter = stage.limiter([("searches", limit)])?;
+
+    let mut promise = None;
+    for call in 1..=7 {
+        let decision = limiter.limit(("searches", "u1")).await?;
+        promise = decision.retry_after().map(|wait| (tokio::time::Instant::now() + wait, wait));
+        stage.decision(&format!("call {call}"), &decision, RATE)?;
+        tokio::time::sleep(Duration::from_millis(120)).await;
+    }
+    // After its `retry_after`, the denied call is allowed.
+    if let Some((at, wait)) = promise {
+        tokio::time::sleep_until(at).await;
+        let decision = limiter.limit(("searches", "u1")).await?;
+        stage.decision(&format!("{} later", seconds(wait)), &decision, RATE)?;
+    }
+    Ok(())
+}
+
+const JOBS: usize = 5;
+
+/// Jobs that come all at once get reservations for later times, instead of denials.
+async fn reservation(stage: &Stage) -> Result<(), CliError> {
+    stage.heading(3, "Reservations", "2 jobs per second, at most 1 at once; the others wait for their reservation")?;
+    let limit = Limit::token_bucket(2, Duration::from_secs(1)).capacity(1);
+    let limiter = stage.limiter([("jobs", limit)])?;
+
+    let begin = Instant::now();
+    let mut waiting = Vec::new();
+    for job in 1..=JOBS {
+        let decision = limiter.limit(Item::global("jobs").reserve()).await?;
+        let wait = decision.wait().unwrap_or_default();
+        let (verdict, shown) = (verdict(&decision), seconds(wait));
+        let line = format!("  job {job:<10} {verdict}  wait {shown}, {:.1} tokens left", decision.remaining());
+        stage.show(line, Some(&format!("job {job}")), json::decided(&decision))?;
+        waiting.push((job, begin.elapsed() + wait));
+    }
+    for (job, due) in waiting {
+        tokio::time::sleep(due.saturating_sub(begin.elapsed())).await;
+        let took = begin.elapsed();
+        let line = format!("  job {job:<10} done at       {}  {}", seconds(took), "■".repeat(job));
+        stage.show(line, Some(&format!("job {job}")), json!({"done_after_ms": json::milliseconds(took)}))?;
+    }
+    Ok(())
+}
+
+#[derive(Debug, thiserror::Error)]
+enum AppError {
+    #[error(transparent)]
+    Limit(#[from] Error),
+    #[error(transparent)]
+    Database(#[from] sqlx::Error),
+    #[error("the app failed")]
+    Failed,
+}
+
+/// Two limits and the app's own INSERT in one transaction, all or nothing.
+async fn together(stage: &Stage) -> Result<(), CliError> {
+    stage.heading(
+        4,
+        "With your own writes",
+        "a limit per user, a limit per organisation and an INSERT, in one transaction",
+    )?;
+    let limit = |capacity: u32| Limit::token_bucket(1, Duration::from_secs(3600)).capacity(capacity);
+    let limiter = stage.limiter([("per_user", limit(2)), ("per_org", limit(5))])?;
+    let table = format!("{}.messages", stage.schema.quoted());
+    sqlx::raw_sql(AssertSqlSafe(format!("CREATE TABLE {table} (author text)"))).execute(&stage.pool).await?;
+
+    show_state(stage, &limiter, &table, "before", &[]).await?;
+    for (what, fails) in [
+        ("limit both, INSERT, COMMIT", false),
+        ("limit both, INSERT, the app fails: ROLLBACK", true),
+        ("limit both, INSERT, COMMIT", false),
+        ("the same again", false),
+    ] {
+        let result = limiter
+            .transaction(async |tx| {
+                let both = [Item::new("per_user", "u1"), Item::new("per_org", "o7")];
+                limiter.within(tx).limit(both).await?.enforce()?;
+                let insert = format!("INSERT INTO {table} VALUES ('u1')");
+                sqlx::query(AssertSqlSafe(insert)).execute(&mut *tx).await?;
+                if fails { Err(AppError::Failed) } else { Ok(()) }
+            })
+            .await;
+        let denied_by = match result {
+            Ok(()) | Err(AppError::Failed) => Vec::new(),
+            Err(AppError::Limit(Error::Denied(denied))) => denied.limits,
+            Err(AppError::Limit(error)) => return Err(error.into()),
+            Err(AppError::Database(error)) => return Err(error.into()),
+        };
+        show_state(stage, &limiter, &table, what, &denied_by).await?;
+        tokio::time::sleep(Duration::from_millis(300)).await;
+    }
+    Ok(())
+}
+
+/// Shows the rows of the table, and the tokens that are left.
+async fn show_state(
+    stage: &Stage,
+    limiter: &Limiter,
+    table: &str,
+    step: &str,
+    denied_by: &[Arc<str>],
+) -> Result<(), CliError> {
+    let count = format!("SELECT count(*) FROM {table}");
+    let rows: i64 = sqlx::query_scalar(AssertSqlSafe(count)).fetch_one(&stage.pool).await?;
+    // Rounded down: the hourly rate refills a fraction of a token meanwhile.
+    let user = limiter.peek(("per_user", "u1")).await?.remaining().floor();
+    let organisation = limiter.peek(("per_org", "o7")).await?.remaining().floor();
+    let denied_by: Vec<&str> = denied_by.iter().map(|limit| &**limit).collect();
+    let title =
+        if denied_by.is_empty() { step.to_owned() } else { format!("{step}: denied by {}", denied_by.join(", ")) };
+    let (of_user, of_organisation) = (tokens(user), tokens(organisation));
+    stage.show(
+        format!("  {title:<46} rows {rows}   user {of_user}   organisation {of_organisation}"),
+        Some(step),
+        json!({"denied_by": denied_by, "rows": rows, "user": user, "organisation": organisation}),
+    )
+}
+
+const TASKS: u64 = 64;
+const CALLS: u64 = 16;
+const ALLOWS: u32 = 250;
+
+/// Many concurrent tasks on one key: exactly as many calls are allowed as the limit has tokens.
+async fn hammer(stage: &Stage) -> Result<(), CliError> {
+    stage.heading(5, "Exact under load", &format!("{TASKS} concurrent tasks on one key with {ALLOWS} tokens"))?;
+    // The rate is so slow that no token is refilled during the demo.
+    let limit = Limit::token_bucket(1, Duration::from_secs(86_400)).capacity(ALLOWS);
+    let limiter = stage.limiter([("tickets", limit)])?;
+
+    let begin = Instant::now();
+    let mut tasks = JoinSet::new();
+    for _ in 0..TASKS {
+        let limiter = limiter.clone();
+        tasks.spawn(async move {
+            let mut allowed = 0;
+            for _ in 0..CALLS {
+                allowed += u64::from(limiter.limit(("tickets", "concert")).await?.is_allowed());
+            }
+            Ok::<u64, Error>(allowed)
+        });
+    }
+    let mut allowed = 0;
+    while let Some(task) = tasks.join_next().await {
+        allowed += task.map_err(CliError::failed)??;
+    }
+    let took = begin.elapsed().as_secs_f64();
+
+    let calls = TASKS * CALLS;
+    let denied = calls - allowed;
+    let exact = allowed == u64::from(ALLOWS);
+    let verdict = format!("admitted {allowed}, the limit allows {ALLOWS}: {}", if exact { "exact" } else { "WRONG" });
+    let line = format!(
+        "  {} calls in {took:.2} s: {} allowed, {} denied\n  {}",
+        grouped(calls),
+        grouped(allowed),
+        grouped(denied),
+        paint(if exact { GREEN } else { RED }, &verdict)
+    );
+    stage.show(line, None, json!({"calls": calls, "allowed": allowed, "denied": denied, "exact": exact}))?;
+    if exact { Ok(()) } else { Err(CliError::failed(verdict)) }
+}
+
+const CONNECTIONS: u32 = 8;
+
+const GREEN: &str = "32";
+const YELLOW: &str = "33";
+const RED: &str = "31";
+const BOLD: &str = "1";
+
+struct Stage {
+    pool: PgPool,
+    /// The demo's own schema.
+    schema: Schema,
+    server: String,
+    json: bool,
+    /// The number of the present scene; 0 before the first.
+    scene: AtomicU32,
+}
+
+/// A line of the output as JSON.
+#[derive(Serialize)]
+struct Shown<'a> {
+    scene: u32,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    step: Option<&'a str>,
+    #[serde(flatten)]
+    object: Value,
+}
+
+impl Stage {
+    /// Creates the schema. Its name contains the time, so it cannot collide with an existing one. (The prefix `pg_` is
+    /// reserved.)
+    async fn set(running: &Running, json: bool) -> Result<Self, CliError> {
+        let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+        let schema = Schema::new(&format!("limiter_demo_{}", now.as_millis()))?;
+        let pool = running.pool(CONNECTIONS).await?;
+        let _progress = Progress::of("creating the tables and functions");
+        Migrator::new(schema.clone()).run(&pool).await?;
+        let version: String = sqlx::query_scalar("SHOW server_version").fetch_one(&pool).await?;
+        let server = running.private_source().map_or_else(|| format!("your server, version {version}"), str::to_owned);
+        Ok(Self { pool, schema, server, json, scene: AtomicU32::new(0) })
+    }
+
+    fn introduce(&self) -> Result<(), CliError> {
+        let Self { schema, server, .. } = self;
+        let line = format!(
+            "Every line below is a real call on {server}.\nThe demo runs in the schema {schema}, and drops it at the end."
+        );
+        self.show(line, None, json!({"server": server, "schema": schema.name()}))
+    }
+
+    fn limiter<K, const N: usize>(&self, defined: [(&str, LimitBuilder<K>); N]) -> Result<Limiter, CliError> {
+        let define = |limits: Limits, (name, limit)| limits.define(name, limit);
+        let limits = defined.into_iter().try_fold(Limits::new(), define).map_err(CliError::usage)?;
+        let mut config = LimiterConfig::default();
+        config.schema = self.schema.clone();
+        Ok(Limiter::with_config(self.pool.clone(), limits, config))
+    }
+
+    async fn strike(self) -> Result<(), CliError> {
+        let statement = format!("DROP SCHEMA {} CASCADE", self.schema.quoted());
+        let dropped = sqlx::raw_sql(AssertSqlSafe(statement)).execute(&self.pool).await;
+        self.pool.close().await;
+        let left = |error| CliError::failed(format!("cannot drop the schema {0}: {error}; drop it", self.schema));
+        dropped.map(drop).map_err(left)
+    }
+
+    fn heading(&self, number: u32, title: &str, limit: &str) -> Result<(), CliError> {
+        self.scene.store(number, Ordering::Relaxed);
+        let line = format!("\n{}  {limit}", paint(BOLD, &format!("{number}. {title}")));
+        self.show(line, None, json!({"title": title, "limit": limit}))
+    }
+
+    /// Prints the line, or the object after the numbers of the scene and the step.
+    fn show(&self, line: String, step: Option<&str>, object: Value) -> Result<(), CliError> {
+        let scene = self.scene.load(Ordering::Relaxed);
+        output::line(if self.json { json::line(&Shown { scene, step, object }) } else { line })
+    }
+
+    /// `allowed  █████░░░░░  5 left`
+    fn decision(&self, step: &str, decision: &Decision, capacity: f64) -> Result<(), CliError> {
+        let wait = decision.retry_after().map(|wait| format!(", retry after {}", seconds(wait))).unwrap_or_default();
+        let line = format!("  {step:<14} {}  {}{wait}", verdict(decision), bar(decision.remaining(), capacity));
+        self.show(line, Some(step), json::decided(decision))
+    }
+
+    fn balance(&self, step: &str, balance: f64, capacity: f64) -> Result<(), CliError> {
+        let line = format!("  {step:<14}           {}", bar(balance, capacity));
+        self.show(line, Some(step), json!({"value": balance}))
+    }
+}
+
+fn verdict(decision: &Decision) -> String {
+    match (decision.is_denied(), decision.is_allowed()) {
+        (true, _) => paint(RED, "denied  "),
+        (_, true) => paint(GREEN, "allowed "),
+        _ => paint(YELLOW, "reserved"),
+    }
+}
+
+fn paint(colour: &str, text: &str) -> String {
+    if output::colours() { format!("\u{1b}[{colour}m{text}\u{1b}[0m") } else { text.to_owned() }
+}
+
+/// Formats a time in milliseconds, rounded up, so that a call after that time is not too early.
+fn seconds(time: Duration) -> String {
+    format!("{:.3} s", time.as_micros().div_ceil(1000) as f64 / 1000.0)
+}
+
+/// A bar with two cells for each token, so that half tokens are visible, and the tokens with one decimal, rounded down.
+fn bar(tokens: f64, capacity: f64) -> String {
+    let width = (capacity * 2.0).round().clamp(0.0, 60.0) as usize;
+    let full = (tokens * 2.0 + 1e-6).floor().clamp(0.0, width as f64) as usize;
+    let left = format!("{:.1}", (tokens * 10.0 + 1e-6).floor() / 10.0 + 0.0);
+    format!("{}{}  {left:>4} left", "█".repeat(full), "░".repeat(width - full))
+}

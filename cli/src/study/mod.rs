@@ -1,0 +1,43 @@
+//! The commands that study limits: they simulate, replay, draw and measure, on rows of their own.
+
+pub(crate) mod bench;
+pub(crate) mod demo;
+pub(crate) mod lines;
+pub(crate) mod plot;
+pub(crate) mod replay;
+pub(crate) mod simulate;
+
+use std::process::ExitCode;
+
+use clap::Subcommand;
+
+use crate::database::Database;
+use crate::error::CliError;
+
+const SIMULATED_KIND: &str = "Define the limit inline: its kind, token_bucket, fixed_window, sliding_window or \
+                              calendar_window [default: with --every, calendar_window; with --period, every other kind, each \
+                              with the options that apply to it]";
+
+#[derive(Debug, Subcommand)]
+pub(crate) enum Command {
+    /// Demonstrate limits with real calls, in about 15 seconds; uses its own schema and drops it afterwards
+    Demo(demo::DemoArgs),
+    /// Measure what this server carries: about 20 seconds of full load, on its own rows, which are removed afterwards
+    #[command(after_help = bench::BENCH_EXIT_CODES)]
+    Bench(bench::BenchArgs),
+    /// Simulate constant, random or bursty traffic, and print or draw what limits admit of it
+    #[command(mut_arg("kind", |kind| kind.help(SIMULATED_KIND)))]
+    Simulate(simulate::SimulateArgs),
+    /// Replay past traffic through limits: recorded calls or an access log, on the recorded clock
+    Replay(replay::ReplayArgs),
+}
+
+pub(crate) async fn run(command: Command, database: Database) -> Result<ExitCode, CliError> {
+    match command {
+        Command::Demo(args) => demo::run(&args, database).await?,
+        Command::Bench(args) => bench::run(args, database).await?,
+        Command::Simulate(args) => simulate::run(args, database).await?,
+        Command::Replay(args) => replay::run(args, database).await?,
+    }
+    Ok(ExitCode::SUCCESS)
+}

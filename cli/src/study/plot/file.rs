@@ -1,0 +1,101 @@
+//! Writes pictures to files: SVG or PNG, by the file extension.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use clap::Args;
+use plotters::backend::{BitMapBackend, SVGBackend};
+use plotters::drawing::IntoDrawingArea;
+
+use crate::error::CliError;
+use crate::output::Progress;
+use crate::study::plot::axes::Bins;
+use crate::study::plot::picture::{FAMILY, FINENESS, Picture};
+use crate::text::parse_micros;
+
+impl Picture {
+    /// Draws the picture to a file. [`PlotArgs::file`] has checked its name.
+    pub(crate) fn save(&self, path: &Path) -> Result<(), CliError> {
+        let _progress = Progress::of("drawing the picture");
+        // The font of PNG files is built into the tool, so no font has to be installed. SVG files contain texts as text.
+        plotters::style::register_font(FAMILY, plotters::style::FontStyle::Normal, notosans::REGULAR_TTF)
+            .map_err(|_| CliError::failed("cannot read the built-in font for pictures"))?;
+        let bytes = if has_ending(path, "svg") { svg(self)?.into_bytes() } else { png(self)? };
+        fs::write(path, bytes).map_err(|error| CliError::failed(format!("cannot write {}: {error}", path.display())))
+    }
+}
+
+fn has_ending(path: &Path, ending: &str) -> bool {
+    path.extension().is_some_and(|extension| extension.eq_ignore_ascii_case(ending))
+}
+
+fn svg(picture: &Picture) -> Result<String, CliError> {
+    let (width, height) = picture.size();
+    let mut text = String::new();
+    let backend = SVGBackend::with_string(&mut text, (width, height));
+    picture.draw(&backend.into_drawing_area(), false).map_err(CliError::failed)?;
+    // The drawing uses a finer grid than the pixels of the displayed size.
+    let fine = format!("width=\"{width}\" height=\"{height}\"");
+    let displayed = format!("width=\"{}\" height=\"{}\"", width / FINENESS, height / FINENESS);
+    Ok(text.replacen(&fine, &displayed, 1))
+}
+
+fn png(picture: &Picture) -> Result<Vec<u8>, CliError> {
+    let (width, height) = picture.size();
+    let mut pixels = vec![0xff; width as usize * height as usize * 3];
+    let backend = BitMapBackend::with_buffer(&mut pixels, (width, height));
+    picture.draw(&backend.into_drawing_area(), true).map_err(CliError::failed)?;
+    let mut bytes = Vec::new();
+    let mut encoder = png::Encoder::new(&mut bytes, width, height);
+    encoder.set_color(png::ColorType::Rgb);
+    encoder.set_depth(png::BitDepth::Eight);
+    // 72 dpi times the fineness, so that the PNG is as large as the SVG.
+    let per_metre = 2835 * FINENESS;
+    encoder.set_pixel_dims(Some(png::PixelDimensions { xppu: per_metre, yppu: per_metre, unit: png::Unit::Meter }));
+    let mut writer = encoder.write_header().map_err(CliError::failed)?;
+    writer.write_image_data(&pixels).map_err(CliError::failed)?;
+    writer.finish().map_err(CliError::failed)?;
+    Ok(bytes)
+}
+
+#[derive(Args, Debug, Default)]
+#[group(skip)]
+pub(crate) struct PlotArgs {
+    /// Draw the calls offered, admitted and denied over time, and the balance, to this file: *.svg or *.png
+    #[arg(long, help_heading = HEADING, value_name = "FILE")]
+    plot: Option<PathBuf>,
+    /// Length of a bar, such as 10s [default: a round length that gives about 100 bars]
+    #[arg(long, help_heading = HEADING, value_name = "LENGTH")]
+    bin: Option<String>,
+}
+
+const HEADING: &str = "The picture";
+
+impl PlotArgs {
+    /// The file to draw to, if one is given. Checks it before the work is done.
+    pub(crate) fn file(&self) -> Result<Option<&Path>, CliError> {
+        let Some(path) = self.plot.as_deref() else { return Ok(None) };
+        let refused = |why| Err(CliError::usage(format!("--plot {}: {why}", path.display())));
+        if !has_ending(path, "svg") && !has_ending(path, "png") {
+            return refused("the file name must end in .svg or .png".to_owned());
+        }
+        let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."));
+        if !folder.is_dir() {
+            return refused(format!("there is no folder {}", folder.display()));
+        }
+        if path.is_dir() {
+            return refused("this is a folder; name a file".to_owned());
+        }
+        Ok(Some(path))
+    }
+
+    /// The bars from the first time to the last. `finest` is the resolution of the times.
+    pub(crate) fn bins(&self, first: i64, last: i64, finest: i64) -> Result<Bins, CliError> {
+        let width = self.bin.as_deref().map(parse_micros).transpose();
+        let width = width.map_err(|error| CliError::usage(format!("--bin: {error}")))?;
+        if width == Some(0) {
+            return Err(CliError::usage("--bin must be longer than 0s"));
+        }
+        Bins::over(first, last, width, finest)
+    }
+}

@@ -1,0 +1,447 @@
+//! The format of an access log, what a log collector writes before its lines, the guess for a line that has another format, and
+//! the fields of a line.
+
+use std::borrow::Cow;
+use std::str::FromStr;
+use std::sync::LazyLock;
+
+use serde_json::{Map, Value};
+
+use crate::study::replay::access_log::address::address;
+use crate::study::replay::access_log::pattern::{Fields, NO_ADDRESS, Pattern, TimeForm, is_digits};
+use crate::study::replay::access_log::servers::{of_apache, of_nginx};
+
+const COMMON: &str = "$remote_addr $remote_logname $remote_user [$time_local] \"$request\" $status $body_bytes_sent";
+const HEADERS: &str = " \"$http_referer\" \"$http_user_agent\"";
+
+/// The names of formats, for messages.
+const NAMES: &str =
+    "common, combined, vhost, json, syslog, docker, compose, cri, or a format string of nginx or Apache";
+
+/// The format of the lines of an access log. The default is the common or the combined format.
+#[derive(Clone, Debug)]
+pub struct LogFormat {
+    /// As the user writes it.
+    text: String,
+    collector: Option<&'static Collector>,
+    /// Each line has one of these. None for JSON.
+    patterns: Vec<Pattern>,
+    /// The fields of a JSON log that the user named.
+    renamed: Renamed,
+}
+
+/// Why a line cannot be read.
+#[derive(Debug, PartialEq, Eq)]
+pub struct UnreadableLine {
+    /// The reason.
+    pub reason: String,
+    /// The option that reads the line, if it is a whole line of another known format, and not a part of one of this format.
+    pub other_format: Option<String>,
+}
+
+impl LogFormat {
+    /// Parses one line, without its line break.
+    ///
+    /// # Errors
+    /// Returns the reason if the line has another format.
+    pub fn parse<'a>(&'a self, line: &'a str) -> Result<LogLine<'a>, UnreadableLine> {
+        self.read(line).map_err(|reason| {
+            let other_format = other_format(line, &self.text);
+            let hint = match other_format.clone().or_else(|| of_host_name(line)) {
+                Some(option) => format!("; {option} reads this line"),
+                None if line.starts_with(r#"{"log":""#) && line.contains(r#","stream":""#) => {
+                    "; this is a file of Docker: give the lines that `docker logs CONTAINER` or `jq -j .log FILE` prints".to_owned()
+                }
+                None if line.starts_with('{') && !self.patterns.is_empty() => {
+                    "; the line is JSON: name its fields, as in --log-format json:time=FIELD,remote_addr=FIELD"
+                        .to_owned()
+                }
+                None if reason.contains(NO_ADDRESS) => {
+                    "; give the format string of the server with --log-format".to_owned()
+                }
+                None => String::new(),
+            };
+            let other_format = other_format.filter(|_| !self.is_part(line));
+            UnreadableLine { reason: format!("not a line of an access log: {reason}{hint}"), other_format }
+        })
+    }
+
+    /// Whether the line may have been a line of this format that was cut, as at a rotation of the file.
+    fn is_part(&self, line: &str) -> bool {
+        match self.strip(line) {
+            Ok(line) => self.patterns.iter().any(|pattern| pattern.reads_part(line)),
+            Err(_) => {
+                let inner = Self { collector: None, ..self.clone() };
+                let after_blank = line.split_once(' ').map(|(_, rest)| rest);
+                [Some(line), after_blank].into_iter().flatten().any(|line| inner.read(line).is_ok())
+            }
+        }
+    }
+
+    fn read<'a>(&'a self, line: &'a str) -> Result<LogLine<'a>, String> {
+        let line = self.strip(line)?;
+        if self.patterns.is_empty() {
+            return LogLine::of_json(line, &self.renamed);
+        }
+        let mut closest = (0, String::new());
+        for pattern in &self.patterns {
+            match pattern.divide(line) {
+                Ok((at, fields)) => {
+                    return Ok(LogLine { at, content: Content::Fields(fields), renamed: &self.renamed });
+                }
+                Err(mismatch) if mismatch.0 >= closest.0 => closest = mismatch,
+                Err(_) => {}
+            }
+        }
+        Err(closest.1)
+    }
+
+    /// The line without the text of the collector.
+    fn strip<'a>(&self, line: &'a str) -> Result<&'a str, String> {
+        let Some((_, rest, begin)) = self.collector else { return Ok(line) };
+        rest(line).ok_or_else(|| format!("it does not begin {begin}"))
+    }
+
+    /// Whether lines can have this field, by a name of the tool or the format's own.
+    pub(super) fn has(&self, name: &str) -> bool {
+        let has_own = |name: &str| self.own_names().any(|own| own == name);
+        match name {
+            _ if self.patterns.is_empty() => true,
+            "path" => self.has("uri"),
+            "uri" | "method" if has_own("request") => true,
+            _ => has_own(name) || meanings(name).is_some_and(|mut fields| fields.any(has_own)),
+        }
+    }
+
+    /// The names of the fields in the format itself. None for JSON, whose lines have their own.
+    pub(super) fn own_names(&self) -> impl Iterator<Item = &str> {
+        self.patterns.iter().flat_map(Pattern::fields).map(|field| field.name.as_str())
+    }
+}
+
+impl Default for LogFormat {
+    fn default() -> Self {
+        let patterns = usual("").unwrap_or_default();
+        Self { text: String::new(), collector: None, patterns, renamed: Renamed::new() }
+    }
+}
+
+/// The combined and the common format, after this text. Servers may append fields to both.
+fn usual(before: &str) -> Result<Vec<Pattern>, String> {
+    Ok(vec![pattern(&format!("{before}{COMMON}{HEADERS}"), true)?, pattern(&format!("{before}{COMMON}"), false)?])
+}
+
+fn pattern(format: &str, goes_on: bool) -> Result<Pattern, String> {
+    Pattern::new(of_nginx(format)?, goes_on)
+}
+
+/// Parses the name of a format, a format string of nginx or Apache, or one of them after the name of a collector, as in
+/// `syslog:combined`.
+impl FromStr for LogFormat {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        let (first, rest) = text.split_once(':').unwrap_or((text, ""));
+        if let Some(collector) = COLLECTORS.iter().find(|(name, ..)| *name == first) {
+            let inner = if rest.is_empty() { Self::default() } else { rest.parse()? };
+            if inner.collector.is_some() {
+                return Err(format!("\"{text}\" has two collectors: give one"));
+            }
+            return Ok(Self { text: text.to_owned(), collector: Some(collector), ..inner });
+        }
+        let patterns = match text {
+            "common" => vec![pattern(COMMON, true)?],
+            "combined" => vec![pattern(&format!("{COMMON}{HEADERS}"), true)?],
+            "vhost" => [usual("$host:$server_port ")?, usual("$host ")?].concat(),
+            _ if first == "json" => Vec::new(),
+            _ if text.contains('$') => vec![pattern(text, false)?],
+            _ if text.contains('%') => vec![Pattern::new(of_apache(text)?, false)?],
+            _ => return Err(format!("\"{text}\" is no format; use {NAMES}")),
+        };
+        let renamed = if patterns.is_empty() { renamed(rest)? } else { Renamed::new() };
+        Ok(Self { text: text.to_owned(), collector: None, patterns, renamed })
+    }
+}
+
+/// The formats of lines that begin with the name of a host.
+static OF_NAMES: LazyLock<Vec<LogFormat>> = LazyLock::new(|| {
+    let common = "%h %l %u %t \"%r\" %>s %b";
+    let combined = format!("{common} \"%{{Referer}}i\" \"%{{User-Agent}}i\"");
+    [combined.as_str(), common].into_iter().filter_map(|text| text.parse().ok()).collect()
+});
+
+const BEHIND_PROXY: &str = "$http_x_forwarded_for - $remote_user [$time_local] \"$request\" $status $body_bytes_sent";
+
+/// The formats to try, the most usual ones first.
+static KNOWN: LazyLock<Vec<LogFormat>> = LazyLock::new(|| {
+    let layouts = ["vhost", &format!("{BEHIND_PROXY}{HEADERS}"), BEHIND_PROXY, "json"].map(str::to_owned);
+    let mut texts = vec!["combined".to_owned(), "common".to_owned()];
+    texts.extend_from_slice(&layouts);
+    for (name, ..) in &COLLECTORS {
+        texts.push((*name).to_owned());
+        texts.extend(layouts.iter().map(|layout| format!("{name}:{layout}")));
+    }
+    texts.iter().filter_map(|text| text.parse().ok()).collect()
+});
+
+/// The option that reads this line, which does not have the format `given`, if the whole line has a known one.
+fn other_format(line: &str, given: &str) -> Option<String> {
+    let format = KNOWN.iter().find(|format| format.text != given && reads(format, line))?;
+    let text = if format.text.contains('$') { format!("'{}'", format.text) } else { format.text.clone() };
+    // A list of addresses needs another option.
+    let forwarded = |line: LogLine<'_>| line.field("http_x_forwarded_for").is_some_and(|list| list.contains(','));
+    let is_list = format.read(line).is_ok_and(forwarded);
+    let proxies = if is_list { " --trusted-proxies NETWORKS_OF_YOUR_PROXIES" } else { "" };
+    Some(format!("--log-format {text}{proxies}"))
+}
+
+/// The option for a line that begins with the name of a host, as a server writes it that looks names up.
+fn of_host_name(line: &str) -> Option<String> {
+    let name = line.split(' ').next().filter(|name| is_host_name(name))?;
+    let is_whole = |format: &&LogFormat| {
+        let Ok(line) = format.read(line) else { return false };
+        let [logname, user] = ["remote_logname", "user"].map(|name| line.field(name).unwrap_or_default().into_owned());
+        address(&logname).is_none() && !user.contains(' ')
+    };
+    let format = &OF_NAMES.iter().find(is_whole)?.text;
+    Some(format!("--log-format '{format}' --key '%h' (if \"{name}\" is the name of the client)"))
+}
+
+fn reads(format: &LogFormat, line: &str) -> bool {
+    let Ok(read) = format.read(line) else { return false };
+    let is_address = |field: &str| read.own(field).is_some_and(|text| address(&text).is_some());
+    // Two addresses: the first may be a proxy's. A number may be what is left of one, or a time.
+    let is_number = |host: &str| host.bytes().all(|byte| byte.is_ascii_digit() || byte == b'.');
+    if read.own("server_port").is_none()
+        && (is_address("host") || read.own("host").is_some_and(|host| is_number(&host)))
+    {
+        return false;
+    }
+    let is_client = |text: &str| address(text).is_some() || text == "unknown";
+    match read.own("http_x_forwarded_for") {
+        Some(list) if format.text.contains("$http_x_forwarded_for") => {
+            list.split(',').all(|part| is_client(part.trim()))
+        }
+        // A message of an application has a time, but no client.
+        _ => read.field("remote_addr").is_some_and(|client| address(&client).is_some()),
+    }
+}
+
+fn is_host_name(text: &str) -> bool {
+    let is_label = |label: &str| !label.is_empty() && label.chars().all(|c| c.is_ascii_alphanumeric() || c == '-');
+    let last = text.rsplit('.').next().unwrap_or_default();
+    text.split('.').all(is_label) && last.chars().any(|c| c.is_ascii_alphabetic())
+}
+
+/// A program that writes a text before each line: its name, the line without that text, and how its lines begin, for messages.
+type Collector = (&'static str, fn(&str) -> Option<&str>, &'static str);
+
+const COLLECTORS: [Collector; 4] = [
+    ("syslog", syslog, "as lines of syslog: Dec 16 00:00:00 host nginx: .."),
+    // `docker logs -t`, `kubectl logs --timestamps`.
+    ("docker", time, "with a time like 2026-01-01T00:00:00.000000000Z"),
+    // `docker compose logs`, also with a time.
+    ("compose", compose, "with the name of a service: web-1  | .."),
+    // The files of Kubernetes.
+    ("cri", cri, "as in Kubernetes: 2026-01-01T00:00:00.000000000Z stdout F .."),
+];
+
+/// Also with a time in ISO 8601, with the priority, `<190>`, and as in RFC 5424.
+fn syslog(line: &str) -> Option<&str> {
+    let line = match line.strip_prefix('<') {
+        Some(rest) => rest.split_once('>').filter(|(priority, _)| is_digits(priority))?.1,
+        None => line,
+    };
+    if let Some(line) = line.strip_prefix("1 ") {
+        // The host, the program, its process, and the kind of the message; then the data, `-` or in brackets.
+        let [.., rest] = time(line)?.splitn(5, ' ').collect::<Vec<_>>()[..] else { return None };
+        return rest.strip_prefix("- ").or_else(|| Some(rest.strip_prefix('[')?.split_once("] ")?.1));
+    }
+    let rest = time(line).or_else(|| classic_time(line))?;
+    let (_host, rest) = rest.split_once(' ')?;
+    let (tag, rest) = rest.split_once(": ")?;
+    (!tag.is_empty() && !tag.contains(' ')).then_some(rest)
+}
+
+/// Skips `Dec 16 00:00:00 `, also with a blank in place of the first digit of the day, or with a year.
+fn classic_time(line: &str) -> Option<&str> {
+    let (month, rest) = line.split_once(' ')?;
+    let (day, rest) = rest.trim_start_matches(' ').split_once(' ')?;
+    let (clock, rest) = match rest.split_once(' ')? {
+        (year, rest) if year.len() == 4 && is_digits(year) => rest.split_once(' ')?,
+        clock => clock,
+    };
+    let is_clock = clock.get(..8).is_some_and(|clock| clock.matches(':').count() == 2);
+    let is_month = month.len() == 3 && month.bytes().all(|byte| byte.is_ascii_alphabetic());
+    (is_month && is_digits(day) && is_clock).then_some(rest)
+}
+
+/// Skips a time in ISO 8601, and the blank after it.
+fn time(line: &str) -> Option<&str> {
+    let (time, rest) = line.split_once(' ')?;
+    time.parse::<jiff::Timestamp>().ok().map(|_| rest)
+}
+
+fn compose(line: &str) -> Option<&str> {
+    let (name, rest) = line.split_once('|')?;
+    let (name, rest) = (name.trim_end(), rest.strip_prefix(' ')?);
+    let is_name = !name.is_empty() && name.chars().all(|c| c.is_ascii_alphanumeric() || matches!(c, '-' | '_' | '.'));
+    is_name.then(|| time(rest).unwrap_or(rest))
+}
+
+fn cri(line: &str) -> Option<&str> {
+    let rest = time(line)?;
+    ["stdout F ", "stderr F "].iter().find_map(|stream| rest.strip_prefix(stream))
+}
+
+/// One request of the log. A `-` stands for an absent value, and is read as the empty string.
+#[derive(Debug)]
+pub struct LogLine<'a> {
+    at: i64,
+    content: Content<'a>,
+    renamed: &'a Renamed,
+}
+
+#[derive(Debug)]
+enum Content<'a> {
+    Fields(Fields<'a>),
+    Json(Map<String, Value>),
+}
+
+impl<'a> LogLine<'a> {
+    fn of_json(line: &str, renamed: &'a Renamed) -> Result<Self, String> {
+        let object = serde_json::from_str(line).map_err(|error| format!("not a JSON object: {error}"))?;
+        let line = Self { at: 0, content: Content::Json(object), renamed };
+        let text = line.meaning("time").filter(|text| !text.is_empty()).ok_or_else(|| {
+            format!("no field has the time: name it with --log-format json:time=FIELD; {}", line.has())
+        })?;
+        let at = TimeForm::Any.micros(&text);
+        let at = at.ok_or_else(|| format!("\"{text}\" is not a time like {}", TimeForm::Any.example()))?;
+        drop(text);
+        Ok(Self { at, ..line })
+    }
+
+    /// The time of the request, in microseconds since the Unix epoch.
+    pub const fn at_micros(&self) -> i64 {
+        self.at
+    }
+
+    /// The value of a field by a name of the tool, such as `path`, or by the format's own name. `None` if the line has no such
+    /// field.
+    pub fn field(&self, name: &str) -> Option<Cow<'_, str>> {
+        match name {
+            // Without the query.
+            "path" => self.field("uri").map(|uri| uri.split('?').next().unwrap_or_default().to_owned().into()),
+            "uri" => {
+                let of_request = || self.request().map(|(_, uri)| uri.into());
+                self.own("request_uri").or_else(of_request).or_else(|| self.meaning(name))
+            }
+            "method" => self.meaning(name).or_else(|| self.request().map(|(method, _)| method.into())),
+            _ => self.meaning(name).or_else(|| self.own(name)),
+        }
+    }
+
+    /// The value of a field by the format's own name. In JSON, a dot selects a member, unless the name of a field has one.
+    pub(super) fn own(&self, name: &str) -> Option<Cow<'_, str>> {
+        match &self.content {
+            Content::Fields(fields) => {
+                fields.iter().find(|(own, _)| *own == name).map(|(_, value)| Cow::Borrowed(&**value))
+            }
+            Content::Json(object) => {
+                let value = object.get(name).or_else(|| {
+                    let (first, rest) = name.split_once('.')?;
+                    rest.split('.').try_fold(object.get(first)?, |value, part| value.get(part))
+                });
+                text(value?).map(Cow::Owned)
+            }
+        }
+    }
+
+    /// The names of the line's fields, for messages.
+    pub(super) fn has(&self) -> String {
+        let names: Vec<&str> = match &self.content {
+            Content::Fields(fields) => fields.iter().map(|(name, _)| *name).collect(),
+            Content::Json(object) => object.keys().map(String::as_str).take(20).collect(),
+        };
+        format!("the line has the fields {}", names.join(", "))
+    }
+
+    /// The value with the meaning of one of the tool's names.
+    fn meaning(&self, name: &str) -> Option<Cow<'_, str>> {
+        match self.renamed.iter().find(|(own, _)| own == name) {
+            Some((_, field)) => self.own(field),
+            None => meanings(name)?.find_map(|field| self.own(field)),
+        }
+    }
+
+    /// The method and the URI of `GET /path?query HTTP/1.1`. A malformed request, as port scanners send them, has no method, and
+    /// is the URI.
+    fn request(&self) -> Option<(String, String)> {
+        let request = self.meaning("request")?;
+        let (method, rest) = request.split_once(' ').unwrap_or(("", &request));
+        let uri =
+            rest.rsplit_once(' ').filter(|(_, protocol)| protocol.starts_with("HTTP/")).map_or(rest, |(uri, _)| uri);
+        Some((method.to_owned(), uri.to_owned()))
+    }
+}
+
+/// The tool's names, and the fields of formats that have the same meaning, the best first. A dot selects a member of a JSON object.
+const FIELDS: [(&str, &str); 11] = [
+    ("time", "time_iso8601 time_local msec time timestamp @timestamp ts StartUTC date"),
+    (
+        "remote_addr",
+        "remote_addr remote_ip request.remote_ip httpRequest.remoteIp client_addr client_ip clientip ClientHost client ip \
+         realip_remote_addr",
+    ),
+    ("http_x_forwarded_for", "http_x_forwarded_for x_forwarded_for xff forwarded_for request.headers.X-Forwarded-For"),
+    ("user", "remote_user user auth ClientUsername user_id"),
+    ("request", "request request_line"),
+    ("method", "request_method method verb RequestMethod request.method httpRequest.requestMethod"),
+    ("uri", "request_uri RequestPath request.uri uri url path"),
+    ("status", "status DownstreamStatus response code httpRequest.status"),
+    ("user_agent", "http_user_agent user_agent agent request.headers.User-Agent httpRequest.userAgent"),
+    ("referer", "http_referer referer referrer http_referrer request.headers.Referer"),
+    ("host", "host http_host server_name vhost RequestHost request.host"),
+];
+
+/// The fields of formats with the meaning of this name, the best first. `None` if the tool has no such name.
+fn meanings(name: &str) -> Option<impl Iterator<Item = &'static str> + use<>> {
+    FIELDS.iter().find(|(own, _)| *own == name).map(|(_, fields)| fields.split(' '))
+}
+
+/// The tool's names, without the time, which is no key.
+pub(super) fn names() -> impl Iterator<Item = &'static str> {
+    FIELDS.iter().map(|(name, _)| *name).filter(|name| !matches!(*name, "time" | "request")).chain(["path"])
+}
+
+/// The fields that the user gave for names of the tool: the name and the field.
+type Renamed = Vec<(String, String)>;
+
+/// Parses `time=ts,remote_addr=client.ip`.
+fn renamed(text: &str) -> Result<Renamed, String> {
+    let pair = |pair: &str| {
+        let (name, field) = pair.split_once('=').ok_or_else(|| format!("\"{pair}\" is not NAME=FIELD"))?;
+        let (name, field) = (name.trim(), field.trim());
+        if meanings(name).is_none() {
+            let names: Vec<&str> = names().filter(|name| *name != "path").collect();
+            return Err(format!("\"{name}\" is none of the names time, request, {}", names.join(", ")));
+        }
+        Ok((name.to_owned(), field.to_owned()))
+    };
+    text.split(',').filter(|text| !text.trim().is_empty()).map(pair).collect()
+}
+
+/// A scalar as text. Headers may be arrays of their lines, which form one list.
+fn text(value: &Value) -> Option<String> {
+    match value {
+        Value::String(text) if text == "-" => Some(String::new()),
+        Value::String(text) => Some(text.clone()),
+        Value::Number(_) | Value::Bool(_) => Some(value.to_string()),
+        Value::Null => Some(String::new()),
+        Value::Array(values) => {
+            let lines: Option<Vec<&str>> = values.iter().map(Value::as_str).collect();
+            Some(lines?.join(", "))
+        }
+        Value::Object(_) => None,
+    }
+}

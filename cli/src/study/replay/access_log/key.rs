@@ -1,0 +1,239 @@
+//! The field of a request that is its key, and the keys of clients, as the library's web layer makes them.
+
+use clap::Args;
+use http::HeaderName;
+
+use crate::error::CliError;
+use crate::study::replay::access_log::address::{ALL_FORWARDED, UNKNOWN_PEER, X_FORWARDED_FOR, address, request};
+use crate::study::replay::access_log::format::names;
+use crate::study::replay::access_log::servers::field_name;
+use crate::study::replay::access_log::{LogFormat, LogLine};
+use pg_limiter::web::{ClientAddress, InvalidNetworks, KeyExtractor, TrustedProxies};
+
+/// The name of the client's address.
+const CLIENT: &str = "remote_addr";
+
+/// How an access log is read. The defaults are those of the command line, and of `ClientAddress`.
+#[derive(Args, Clone, Debug)]
+#[group(skip)]
+pub(crate) struct LogOptions {
+    /// Format of the lines: common, combined, vhost, json, json:time=FIELD,remote_addr=FIELD,.., or the format string of the
+    /// server: nginx's ('$http_x_forwarded_for - $remote_user [$time_local] ..') or Apache's ('%v %h %l %u %t ..'). After the
+    /// name of a collector: syslog, docker, compose or cri, as in docker:json [default: common or combined]
+    #[arg(long, help_heading = HEADING, value_name = "FORMAT", requires = "access_log")]
+    pub(crate) log_format: Option<LogFormat>,
+    /// Field of a request to use as the key: remote_addr (the key of the client in the web layer), path, uri, user, method,
+    /// status, user_agent, referer, host, or any field of the format as it is, such as '$http_x_api_key' or '%{X-Api-Key}i'
+    #[arg(long, help_heading = HEADING, value_name = "FIELD", requires = "access_log", default_value = "remote_addr")]
+    pub(crate) key: String,
+    /// Networks of your own proxies, such as 10.0.0.0/8,192.0.2.7, as in the web layer: a request from one of them is the
+    /// client's that the header of --trusted-header reports, which must be a field of the log [default: none]
+    #[arg(long, help_heading = HEADING, value_name = "NETWORKS", requires = "access_log", value_parser = networks)]
+    pub(crate) trusted_proxies: Option<String>,
+    /// Header in which the proxies report the client's address
+    #[arg(long, help_heading = HEADING, value_name = "NAME", requires = "access_log", default_value = "x-forwarded-for")]
+    pub(crate) trusted_header: HeaderName,
+    /// Prefix length, in bits, of an IPv6 client's key
+    #[arg(long, help_heading = HEADING, value_name = "BITS", requires = "access_log", default_value = "64",
+          value_parser = clap::value_parser!(u8).range(0..=128))]
+    pub(crate) ipv6_prefix: u8,
+    /// Prefix length, in bits, of an IPv4 client's key
+    #[arg(long, help_heading = HEADING, value_name = "BITS", requires = "access_log", default_value = "32",
+          value_parser = clap::value_parser!(u8).range(0..=32))]
+    pub(crate) ipv4_prefix: u8,
+}
+
+const HEADING: &str = "The access log";
+
+impl Default for LogOptions {
+    fn default() -> Self {
+        Self {
+            log_format: None,
+            key: CLIENT.to_owned(),
+            trusted_proxies: None,
+            trusted_header: X_FORWARDED_FOR,
+            ipv6_prefix: 64,
+            ipv4_prefix: 32,
+        }
+    }
+}
+
+fn networks(text: &str) -> Result<String, InvalidNetworks> {
+    text.parse::<TrustedProxies>().map(|_| text.to_owned())
+}
+
+/// Makes the key of a request.
+#[derive(Clone, Debug)]
+pub(crate) struct LogKey {
+    /// As the user writes it.
+    pub(crate) name: String,
+    /// The field that is the key as it is: by a name of the tool or, after a `$`, by the format's own. [`CLIENT`] is not as it
+    /// is, but as the web layer uses it.
+    field: String,
+    client: ClientAddress,
+    header: HeaderName,
+    has_proxies: bool,
+}
+
+impl LogKey {
+    /// Finds the field that `--key` names: by a name of the tool, or as the format writes it (`$http_x_api_key`, `%{X-Api-Key}i`).
+    pub(crate) fn new(format: &LogFormat, options: &LogOptions) -> Result<Self, CliError> {
+        let (name, trusted) = (options.key.clone(), options.trusted_proxies.as_deref());
+        let field = if name.starts_with('%') {
+            let own = field_name(&name);
+            let no_field = || CliError::usage(format!("--key {name} is no directive of Apache's log formats"));
+            format!("${}", own.ok_or_else(no_field)?)
+        } else {
+            name.clone()
+        };
+        if name != CLIENT && trusted.is_some() {
+            return Err(CliError::usage(format!(
+                "--trusted-proxies finds the client for --key {CLIENT}, and the key is {name}: leave out one of them"
+            )));
+        }
+        let trusted = trusted.unwrap_or_default();
+        let proxies = format!("{trusted},{UNKNOWN_PEER}").parse::<TrustedProxies>();
+        let proxies = proxies.map_err(|error| CliError::usage(format!("--trusted-proxies: {error}")))?;
+        let header = options.trusted_header.clone();
+        let client = ClientAddress::behind(proxies.with_header(header.clone()));
+        let client = client.ipv6_prefix(options.ipv6_prefix).ipv4_prefix(options.ipv4_prefix);
+        let key = Self { name, field, client, header, has_proxies: !trusted.trim().is_empty() };
+        // Whether lines of this format can have the key.
+        let header = key.header_field();
+        let has_field = format.has(key.field.strip_prefix('$').unwrap_or(&key.field));
+        let has_header = key.field == CLIENT && (format.has(&header) || format.has(ALL_FORWARDED));
+        if has_field && key.has_proxies && !has_header {
+            return Err(CliError::usage(format!(
+                "--trusted-proxies needs the header that the proxies write, and the log format has no ${header}: add it to \
+                 --log-format, or name another with --trusted-header"
+            )));
+        }
+        if has_field || has_header { Ok(key) } else { Err(no_field(&key.name, format)) }
+    }
+
+    /// The key of a request, or `None` if the line has no such field. Returns the reason if the field is no key.
+    pub(crate) fn of(&self, line: &LogLine<'_>) -> Result<Option<String>, String> {
+        match self.field.strip_prefix('$') {
+            Some(own) => return Ok(line.own(own).map(Into::into)),
+            None if self.field != CLIENT => return Ok(line.field(&self.field).map(Into::into)),
+            None => {}
+        }
+        let peer = line.field(CLIENT);
+        let reported = line.field(&self.header_field()).or_else(|| line.own(ALL_FORWARDED));
+        if peer.is_none() && reported.is_none() {
+            return Err(format!(
+                "no field has the client's address: name it with --log-format json:remote_addr=FIELD; {}",
+                line.has()
+            ));
+        }
+        self.of_client(peer.as_deref(), reported.as_deref()).map(Some)
+    }
+
+    /// The key of a client. `peer`: the address of the peer, if the log has it. `reported`: the header of the proxies, if the log
+    /// has it. Both are empty where the server had none.
+    fn of_client(&self, peer: Option<&str>, reported: Option<&str>) -> Result<String, String> {
+        let no_peer = |text: &str| {
+            format!("\"{text}\" is no address; if this is what to limit by, --key '$remote_addr' takes it as it is")
+        };
+        let peer = peer.map(|text| address(text).ok_or_else(|| no_peer(text))).transpose()?;
+        if let Some(peer) = peer.filter(|_| !self.has_proxies) {
+            return Ok(self.client.key_of(peer).as_str().to_owned());
+        }
+        let (peer, reported) = (peer.unwrap_or(UNKNOWN_PEER), reported.unwrap_or_default());
+        if peer == UNKNOWN_PEER && reported.is_empty() {
+            return Ok(String::new());
+        }
+        if !self.has_proxies && reported.contains(',') {
+            return Err(format!(
+                "\"{reported}\" is a list of addresses: give the networks of your proxies, such as --trusted-proxies 10.0.0.0/8; \
+                 the client is the last address that is none of theirs"
+            ));
+        }
+        let key = request(peer, &self.header, reported).and_then(|request| self.client.key(&request).ok());
+        let key = key.ok_or_else(|| format!("\"{reported}\" is no address"))?;
+        Ok(key.map(|key| key.as_str().to_owned()).unwrap_or_default())
+    }
+
+    /// The field with the header of the proxies.
+    fn header_field(&self) -> String {
+        format!("http_{}", self.header.as_str().replace('-', "_"))
+    }
+
+    /// The key that the user means by this text: that of the client with this address; any other text is a key as it is.
+    pub(crate) fn named(&self, text: &str) -> String {
+        match address(text).filter(|_| self.field == CLIENT) {
+            Some(address) => self.client.key_of(address).as_str().to_owned(),
+            None => text.to_owned(),
+        }
+    }
+}
+
+fn no_field(name: &str, format: &LogFormat) -> CliError {
+    let mut all: Vec<String> = Vec::new();
+    let named = names().filter(|name| format.has(name)).map(str::to_owned);
+    for name in named.chain(format.own_names().map(|name| format!("${name}"))) {
+        if !all.contains(&name) {
+            all.push(name);
+        }
+    }
+    CliError::usage(format!("--key {name}: the log format has no such field; it has {}", all.join(", ")))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn keys(options: LogOptions) -> LogKey {
+        LogKey::new(&"json".parse().unwrap(), &options).unwrap()
+    }
+
+    fn behind(proxies: &str) -> LogKey {
+        let trusted_proxies = Some(proxies.to_owned()).filter(|text| !text.is_empty());
+        keys(LogOptions { trusted_proxies, ..LogOptions::default() })
+    }
+
+    #[test]
+    fn a_peer_has_the_key_of_the_web_layer() {
+        for (peer, key) in [
+            ("203.0.113.7", "203.0.113.7"),
+            ("203.0.113.7:4711", "203.0.113.7"),
+            ("::ffff:203.0.113.7", "203.0.113.7"),
+            ("2001:db8::1", "2001:db8::/64"),
+            ("[2001:DB8::1]:443", "2001:db8::/64"),
+            ("fe80::1%eth0", "fe80::/64"),
+        ] {
+            assert_eq!(behind("").of_client(Some(peer), None).as_deref(), Ok(key), "{peer}");
+        }
+        for peer in ["", "example.com:80", "Dec", "unix:", "203.0.113.1, 10.0.0.1", "203.0.113.1,"] {
+            assert!(behind("").of_client(Some(peer), None).is_err(), "{peer}");
+        }
+        let wide = keys(LogOptions { ipv6_prefix: 48, ipv4_prefix: 24, ..LogOptions::default() });
+        assert_eq!(wide.of_client(Some("2001:db8::1"), None).as_deref(), Ok("2001:db8::/48"));
+        assert_eq!(wide.of_client(Some("203.0.113.7"), None).as_deref(), Ok("203.0.113.0/24"));
+    }
+
+    #[test]
+    fn a_request_of_a_trusted_proxy_is_its_clients() {
+        let keys = behind("10.0.0.0/8");
+        for (peer, reported, key) in [
+            (Some("10.0.0.1"), "203.0.113.7", "203.0.113.7"),
+            (Some("10.0.0.1"), "198.51.100.9, 203.0.113.7, 10.0.0.2", "203.0.113.7"),
+            (Some("10.0.0.1"), "2001:db8::1", "2001:db8::/64"),
+            (Some("10.0.0.1"), "unknown", "unreadable"),
+            (Some("10.0.0.1"), "", "10.0.0.1"),
+            (Some("192.0.2.1"), "203.0.113.7", "192.0.2.1"),
+            (None, "203.0.113.7", "203.0.113.7"),
+            (None, "198.51.100.9, 203.0.113.7, 10.0.0.2", "203.0.113.7"),
+            (None, "", ""),
+        ] {
+            assert_eq!(keys.of_client(peer, Some(reported)).as_deref(), Ok(key), "{peer:?} {reported}");
+        }
+    }
+
+    #[test]
+    fn a_list_of_addresses_needs_the_networks_of_the_proxies() {
+        assert_eq!(behind("").of_client(None, Some("203.0.113.7")).as_deref(), Ok("203.0.113.7"));
+        let reason = behind("").of_client(None, Some("203.0.113.7, 10.0.0.1")).unwrap_err();
+        assert!(reason.contains("--trusted-proxies"), "{reason}");
+    }
+}

@@ -1,0 +1,14 @@
+//! Reads access logs of web servers: their formats, and the keys of requests. It does no I/O, and no input makes it panic.
+
+mod address;
+mod format;
+mod key;
+mod pattern;
+mod servers;
+#[cfg(test)]
+mod tests;
+
+pub use format::{LogFormat, LogLine, UnreadableLine};
+
+pub(in crate::study::replay) use key::LogKey;
+pub(crate) use key::LogOptions;

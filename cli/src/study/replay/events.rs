@@ -1,0 +1,284 @@
+//! Parses recorded calls, one JSON object per line. It does no I/O, and no input makes it panic.
+
+use std::collections::HashMap;
+
+use serde::{Deserialize, Deserializer};
+use serde_json::json;
+
+use pg_limiter::{Call, Headroom, Item, Kind, LeaseId, Limits, Op};
+
+/// The valid times: the years 1800 to 2199, in microseconds since the Unix epoch. The range rejects times in units other
+/// than milliseconds, and microseconds fit in 64 bits.
+pub(crate) const YEARS: std::ops::RangeInclusive<i64> = -5_364_662_400_000_000..=7_258_118_399_999_999;
+
+/// A recorded call: one line of a file of events.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Event {
+    pub(super) at: i64,
+    pub(super) op: Op,
+    /// Without items for a release or a renewal, which name only the lease.
+    pub(super) call: Call,
+    /// The name that the file gives to the lease.
+    pub(super) lease: Option<String>,
+}
+
+impl Event {
+    /// Parses one line: `{"at": 1767225600123, "op": "limit", "limit": "send_message", "key": "u1", "count": 1}`.
+    ///
+    /// # Errors
+    /// Returns the reason if the line is not an event.
+    pub fn parse(line: &str) -> Result<Self, String> {
+        let line: Line = serde_json::from_str(line).map_err(|error| reason(&error))?;
+        let (at, op, name) = (micros(&line.at)?, line.op, line.op.as_str());
+        let by_lease = matches!(op, Op::Release | Op::Renew);
+        let has_parts = line.key.is_some() || line.count.is_some() || line.leave.is_some();
+        let parts = match (line.limit, line.all) {
+            (None, None) if by_lease && (has_parts || line.reserve) => {
+                return Err(format!("a {name} names only its `lease`"));
+            }
+            (None, None) if by_lease => Vec::new(),
+            _ if by_lease => return Err(format!("a {name} names only its `lease`, no limit")),
+            (Some(limit), None) => {
+                let (key, leave) = (line.key.unwrap_or_default(), line.leave.unwrap_or_default());
+                vec![Part { limit, key, count: line.count, leave }]
+            }
+            (None, Some(_)) if has_parts => {
+                return Err("`key`, `count` and `leave` belong in the items of `all`, not beside it".to_owned());
+            }
+            (None, Some(parts)) => parts,
+            (Some(_), Some(_)) => return Err("both `limit` and `all` are given".to_owned()),
+            (None, None) => return Err("neither `limit` nor `all` is given".to_owned()),
+        };
+        match (by_lease, &line.lease) {
+            (true, None) => return Err(format!("a {name} needs the `lease` that it is for")),
+            (false, Some(_)) if op != Op::Limit => return Err(format!("a {name} takes no `lease`")),
+            _ => {}
+        }
+        let item = |part: Part| Item::new(part.limit, part.key).count(part.count.unwrap_or(1.0)).leave(part.leave);
+        let call = Call::from(parts.into_iter().map(item).collect::<Vec<_>>());
+        Ok(Self { at, op, call: if line.reserve { call.reserve() } else { call }, lease: line.lease })
+    }
+
+    /// The time of the call, in microseconds since the Unix epoch.
+    pub const fn at_micros(&self) -> i64 {
+        self.at
+    }
+
+    /// Formats the event as a line that [`parse`](Self::parse) reads. Every field is written, the time as a decimal number.
+    pub fn to_line(&self) -> String {
+        let part = |item: &Item| {
+            let leave = match item.headroom() {
+                Headroom::Tokens(tokens) => tokens,
+                _ => 0.0, // No event has another headroom.
+            };
+            let (limit, key, count) = (item.limit_name(), item.key().as_str(), item.tokens());
+            json!({"limit": limit, "key": key, "count": count, "leave": leave})
+        };
+        let parts: serde_json::Value = self.call.items().iter().map(part).collect();
+        let (sign, at) = (if self.at < 0 { "-" } else { "" }, self.at.unsigned_abs());
+        let mut line = format!(r#"{{"at": {sign}{}.{:03}, "op": "{}""#, at / 1000, at % 1000, self.op.as_str());
+        if !self.call.items().is_empty() || self.lease.is_none() {
+            line.push_str(&format!(r#", "reserve": {}, "all": {parts}"#, self.call.reserves()));
+        }
+        if let Some(lease) = &self.lease {
+            line.push_str(&format!(r#", "lease": {}"#, json!(lease)));
+        }
+        line + "}"
+    }
+}
+
+/// The calls that took leases, by the names that the file gives to them.
+pub(super) struct Leases<'l> {
+    limits: &'l Limits,
+    named: HashMap<String, Call>,
+}
+
+impl<'l> Leases<'l> {
+    pub(super) fn new(limits: &'l Limits) -> Self {
+        Self { limits, named: HashMap::new() }
+    }
+
+    /// Gives a call on a concurrency limit a lease, and a release or a renewal the call that it is for: the last one before it
+    /// with that lease. Events must be in the order of time. `place`: that of the event's line.
+    pub(super) fn name(&mut self, event: &mut Event, place: usize) -> Result<(), String> {
+        if matches!(event.op, Op::Release | Op::Renew) {
+            let name = event.lease.as_deref().unwrap_or_default();
+            let call = self.named.get(name).ok_or_else(|| format!("no earlier call has the lease \"{name}\""))?;
+            event.call = call.clone();
+            return Ok(());
+        }
+        let has_slots =
+            |item: &Item| self.limits.get(item.limit_name()).is_some_and(|limit| limit.kind() == Kind::Concurrency);
+        if event.op == Op::Limit && (event.lease.is_some() || event.call.items().iter().any(has_slots)) {
+            let id = i64::try_from(place).ok().and_then(|place| LeaseId::new(place + 2));
+            event.call = event.call.clone().lease(id.unwrap_or_else(LeaseId::random));
+            if let Some(name) = event.lease.clone() {
+                self.named.insert(name, event.call.clone());
+            }
+        }
+        Ok(())
+    }
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Line {
+    at: serde_json::Number,
+    #[serde(default = "limit", with = "LineOp")]
+    op: Op,
+    #[serde(default, deserialize_with = "given")]
+    limit: Option<String>,
+    #[serde(default, deserialize_with = "given")]
+    key: Option<String>,
+    #[serde(default, deserialize_with = "given")]
+    count: Option<f64>,
+    #[serde(default, deserialize_with = "given")]
+    leave: Option<f64>,
+    #[serde(default)]
+    reserve: bool,
+    #[serde(default, deserialize_with = "given")]
+    all: Option<Vec<Part>>,
+    #[serde(default, deserialize_with = "given")]
+    lease: Option<String>,
+}
+
+/// The operations that a line may have.
+#[derive(Deserialize)]
+#[serde(remote = "Op", rename_all = "snake_case")]
+enum LineOp {
+    Limit,
+    Check,
+    Reset,
+    Release,
+    Renew,
+}
+
+const fn limit() -> Op {
+    Op::Limit
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Part {
+    limit: String,
+    #[serde(default)]
+    key: String,
+    #[serde(default, deserialize_with = "given")]
+    count: Option<f64>,
+    #[serde(default)]
+    leave: f64,
+}
+
+/// A field that may be omitted, but not null: a null key would put unrelated callers into one bucket.
+fn given<'de, D: Deserializer<'de>, T: Deserialize<'de>>(deserializer: D) -> Result<Option<T>, D::Error> {
+    T::deserialize(deserializer).map(Some)
+}
+
+/// Converts milliseconds to whole microseconds.
+fn micros(at: &serde_json::Number) -> Result<i64, String> {
+    let micros = match at.as_i64() {
+        Some(whole) => whole.checked_mul(1000),
+        // The cast saturates, so the range check rejects numbers that are too large.
+        None => at.as_f64().map(|millis| (millis * 1000.0).round() as i64),
+    };
+    micros
+        .filter(|micros| YEARS.contains(micros))
+        .ok_or_else(|| format!("`at` is {at}, which is not a time in milliseconds between the years 1800 and 2199"))
+}
+
+/// Removes the line number from the message, because the caller adds the line number of the file.
+fn reason(error: &serde_json::Error) -> String {
+    let text = error.to_string();
+    let place = format!(" at line {} column {}", error.line(), error.column());
+    match text.strip_suffix(&place) {
+        Some(text) if error.column() > 0 => format!("{text} (column {})", error.column()),
+        Some(text) => text.to_owned(),
+        None => text,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn refusal(line: &str) -> String {
+        Event::parse(line).unwrap_err()
+    }
+
+    #[test]
+    fn omitted_fields_have_defaults() {
+        let event = Event::parse(r#"{"at": 1767225600123, "limit": "a"}"#).unwrap();
+        let call = Call::from(("a", ""));
+        let expected = Event { at: 1_767_225_600_123_000, op: Op::Limit, call, lease: None };
+        assert_eq!(event, expected);
+    }
+
+    #[test]
+    fn every_field_is_parsed() {
+        let line = r#"{"at": 0.0015, "op": "check", "reserve": true, "all": [{"limit": "a", "key": "k", "count": 0.5}, {"limit": "b"}]}"#;
+        let call = Call::from([Item::new("a", "k").count(0.5), Item::global("b")]).reserve();
+        assert_eq!(Event::parse(line).unwrap(), Event { at: 2, op: Op::Check, call, lease: None });
+        let line = r#"{"at": 0, "limit": "a", "key": "k", "count": 2, "leave": 0.5}"#;
+        let call = Call::from(Item::new("a", "k").count(2).leave(0.5));
+        assert_eq!(Event::parse(line).unwrap(), Event { at: 0, op: Op::Limit, call, lease: None });
+        let line = r#"{"at": 0, "all": [{"limit": "a", "leave": 3}, {"limit": "b"}]}"#;
+        let call = Call::from([Item::global("a").leave(3), Item::global("b")]);
+        assert_eq!(Event::parse(line).unwrap(), Event { at: 0, op: Op::Limit, call, lease: None });
+    }
+
+    #[test]
+    fn a_written_event_is_parsed_to_the_same_event() {
+        let items = [Item::new("a\"\n", "k\u{7f}é").count(0.1 + 0.2).leave(0.7), Item::global("b").count(-1e-300)];
+        for at in [-1500, -1, 0, 1, 1_767_225_600_123_456] {
+            let event = Event { at, op: Op::Reset, call: Call::from(items.clone()).reserve(), lease: None };
+            let line = event.to_line();
+            assert_eq!(Event::parse(&line), Ok(event), "{line}");
+        }
+    }
+
+    #[test]
+    fn a_release_and_a_renewal_name_a_lease() {
+        let taken = r#"{"at": 0.000, "op": "limit", "reserve": false, "all": [{"limit":"a","key":"k","count":1.0,"leave":0.0}], "lease": "l\n"}"#;
+        let released = r#"{"at": 5.000, "op": "release", "lease": "l"}"#;
+        for line in [taken, released] {
+            assert_eq!(Event::parse(line).unwrap().to_line(), line);
+        }
+        assert_eq!(refusal(r#"{"at": 1, "op": "renew"}"#), "a renew needs the `lease` that it is for");
+        assert_eq!(
+            refusal(r#"{"at": 1, "op": "release", "lease": "l", "key": "k"}"#),
+            "a release names only its `lease`"
+        );
+        let with_limit = r#"{"at": 1, "op": "release", "lease": "l", "limit": "a"}"#;
+        assert_eq!(refusal(with_limit), "a release names only its `lease`, no limit");
+        assert_eq!(refusal(r#"{"at": 1, "op": "check", "limit": "a", "lease": "l"}"#), "a check takes no `lease`");
+    }
+
+    #[test]
+    fn time_is_rounded_to_microseconds() {
+        for (at, micros) in [("1767225600123.4567", 1_767_225_600_123_457), ("-1.5", -1500), ("1e3", 1_000_000)] {
+            assert_eq!(Event::parse(&format!(r#"{{"at": {at}, "limit": "a"}}"#)).unwrap().at_micros(), micros);
+        }
+    }
+
+    #[test]
+    fn errors_name_the_invalid_field() {
+        assert!(refusal(r#"{"at": 1, "limit": "a", "kee": "x"}"#).starts_with("unknown field `kee`, expected one of"));
+        assert!(refusal(r#"{"at": 1, "limit": "a", "key": 7}"#).starts_with("invalid type: integer `7`"));
+        assert!(refusal(r#"{"at": 1, "limit": "a", "key": null}"#).starts_with("invalid type: null"));
+        assert!(refusal(r#"{"at": 1, "limit": "a", "op": "peek"}"#).starts_with("unknown variant `peek`"));
+        assert!(refusal(r#"{"at": "1", "limit": "a"}"#).starts_with("invalid type: string"));
+        assert!(refusal(r#"{"limit": "a"}"#).starts_with("missing field `at`"));
+        assert!(refusal(r#"{"at": 1, "limit": "a", "limit": "b"}"#).starts_with("duplicate field `limit`"));
+        let twice = r#"{"at": 1, "all": [{"limit": "a", "count": 1, "count": 2}]}"#;
+        assert!(refusal(twice).starts_with("duplicate field `count`"), "{}", refusal(twice));
+        assert!(refusal(r#"{"at": 1767225600123000, "limit": "a"}"#).contains("between the years 1800 and 2199"));
+        assert_eq!(refusal(r#"{"at": 1}"#), "neither `limit` nor `all` is given");
+        assert_eq!(refusal(r#"{"at": 1, "limit": "a", "all": []}"#), "both `limit` and `all` are given");
+        assert!(refusal(r#"{"at": 1, "all": [], "key": "a"}"#).contains("belong in the items"));
+        assert!(refusal(r#"{"at": 1, "all": [], "leave": 1}"#).contains("belong in the items"));
+        assert!(refusal(r#"{"at": 1, "limit": "a", "leave": null}"#).starts_with("invalid type: null"));
+        for line in ["", "7", "null", "[]", "{", "\u{0}", "{\"at\": 1e999, \"limit\": \"a\"}", &"[".repeat(9999)] {
+            assert!(!refusal(line).contains(" at line "), "{line}");
+        }
+    }
+}

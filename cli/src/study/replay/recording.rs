@@ -1,0 +1,272 @@
+//! The recording to replay: calls with their times.
+
+use std::borrow::Cow;
+use std::collections::{BTreeMap, HashSet};
+use std::sync::Arc;
+
+use crate::error::CliError;
+use crate::output::Progress;
+use crate::study::lines::{BadLine, BadLines, LineArgs, Lines, Source};
+use crate::study::plot::{SECOND, finer};
+use crate::study::replay::Event;
+use crate::study::replay::access_log::{LogFormat, LogKey, LogOptions, UnreadableLine};
+use crate::study::replay::events::Leases;
+use crate::study::replay::sandbox::{Purpose, Timed};
+use crate::text::grouped;
+use pg_limiter::{Call, Limits, Op};
+
+/// A recording after the first pass, which has read all lines.
+pub(super) struct Recording {
+    source: Source,
+    parser: Parser,
+    pub(super) limits: Limits,
+    /// For an access log: the limits to apply, each alone.
+    applied: Vec<Arc<str>>,
+    window: usize,
+    pub(super) summary: Summary,
+}
+
+/// The findings of the first pass over a recording.
+#[derive(Default)]
+pub(super) struct Summary {
+    /// The number of lines, without blank lines.
+    pub(super) lines: u64,
+    pub(super) calls: u64,
+    /// The number of calls with an empty key.
+    without_key: u64,
+    /// The first and the last time.
+    pub(super) span: Option<(i64, i64)>,
+    /// The resolution of the times: a second or less.
+    pub(super) resolution: i64,
+    /// The keys that take tokens, by limit, if they are needed.
+    buckets: BTreeMap<Arc<str>, HashSet<Arc<str>>>,
+    /// Notes on the lines, for the user.
+    pub(super) notes: Vec<String>,
+}
+
+impl Recording {
+    /// Reads all lines. `applied`: for an access log, the limits to apply.
+    pub(super) fn read(
+        source: Source,
+        parser: Parser,
+        limits: Limits,
+        applied: Vec<Arc<str>>,
+        args: &LineArgs,
+        needs_keys: bool,
+    ) -> Result<Self, CliError> {
+        let window = args.sort_window;
+        let mut recording = Self { source, parser, limits, applied, window, summary: Summary::default() };
+        let name = &recording.source.name;
+        let progress = Progress::bytes(format!("reading {name}"), recording.source.length);
+        let mut bad_lines = BadLines::new(name, args);
+        let mut summary = Summary { resolution: SECOND, ..Summary::default() };
+        let mut pass = recording.pass(0, &progress)?;
+        while let Some(next) = pass.next() {
+            match next {
+                Ok(timed) => summary.add(&timed, needs_keys),
+                Err(Fault::Line(line)) => bad_lines.add(line, pass.read)?,
+                Err(Fault::End(error)) => return Err(error),
+            }
+        }
+        summary.lines = pass.read;
+        bad_lines.check(summary.lines)?;
+        summary.notes.extend(bad_lines.note(summary.lines));
+        if summary.lines == 0 {
+            let what = if recording.source.length == 0 { "is empty" } else { "has no lines" };
+            summary.notes.push(format!("{name} {what}"));
+        }
+        if let Parser::Requests { key, .. } = &recording.parser
+            && summary.without_key > 0
+        {
+            let (empty, all) = (grouped(summary.without_key), grouped(summary.calls));
+            summary.notes.push(format!("{empty} of {all} requests have no {}: they share the empty key", key.name));
+        }
+        drop(pass);
+        recording.summary = summary;
+        Ok(recording)
+    }
+
+    /// The key that the user means by this text. An address is the key of its client.
+    pub(super) fn key_named(&self, text: &str) -> Arc<str> {
+        match &self.parser {
+            Parser::Requests { key, .. } => key.named(text).into(),
+            Parser::Events => text.into(),
+        }
+    }
+
+    /// The number of passes over the recording: an access log is replayed once for each limit, because each is applied alone.
+    pub(super) fn passes(&self) -> usize {
+        self.applied.len().max(1)
+    }
+
+    /// The keys that take tokens, by limit: limits of an access log in the order in which they are applied, limits of events by
+    /// their names.
+    pub(super) fn buckets(&self) -> Vec<(Arc<str>, HashSet<Arc<str>>)> {
+        let buckets = &self.summary.buckets;
+        match buckets.values().next().filter(|_| !self.applied.is_empty()) {
+            Some(keys) => self.applied.iter().map(|limit| (Arc::clone(limit), keys.clone())).collect(),
+            None => buckets.iter().map(|(limit, keys)| (Arc::clone(limit), keys.clone())).collect(),
+        }
+    }
+
+    pub(super) fn pass(&self, number: usize, progress: &Progress) -> Result<Pass<'_>, CliError> {
+        Ok(Pass {
+            recording: self,
+            lines: self.source.lines(matches!(self.parser, Parser::Events), progress)?,
+            limit: self.applied.get(number).cloned().unwrap_or_default(),
+            leases: Leases::new(&self.limits),
+            waiting: BTreeMap::new(),
+            keys: HashSet::new(),
+            last: None,
+            read: 0,
+            is_at_end: false,
+        })
+    }
+}
+
+impl Summary {
+    fn add(&mut self, timed: &Timed<Purpose>, needs_keys: bool) {
+        self.calls += 1;
+        self.span = Some((self.span.map_or(timed.at, |(first, _)| first), timed.at));
+        self.resolution = finer(self.resolution, timed.at);
+        for item in timed.call.items() {
+            let key = item.key().as_str();
+            self.without_key += u64::from(key.is_empty());
+            if needs_keys && timed.op == Op::Limit {
+                self.buckets.entry(item.limit_name().into()).or_default().insert(key.into());
+            }
+        }
+    }
+}
+
+/// A line that is no call, or an error that ends the pass.
+pub(super) enum Fault {
+    Line(BadLine),
+    End(CliError),
+}
+
+/// One pass over a recording: its calls in the order of time, each with the place of its line. Lines are sorted within a window
+/// of so many lines, so that a file may be larger than the memory.
+pub(super) struct Pass<'r> {
+    recording: &'r Recording,
+    lines: Lines<'r>,
+    /// For an access log: the limit that is applied.
+    limit: Arc<str>,
+    leases: Leases<'r>,
+    /// The window: the numbers of lines and what they have, by time. Lines with the same time keep their order.
+    waiting: BTreeMap<(i64, usize), (usize, Parsed)>,
+    /// The keys that were read, each of them once in memory.
+    keys: HashSet<Arc<str>>,
+    /// The time of the last call.
+    last: Option<i64>,
+    read: u64,
+    is_at_end: bool,
+}
+
+impl Pass<'_> {
+    fn read_line(&mut self) -> Result<(), Fault> {
+        // Also after an error.
+        self.is_at_end = true;
+        let Some((number, bytes)) = self.lines.next().map_err(Fault::End)? else { return Ok(()) };
+        self.is_at_end = false;
+        let place = usize::try_from(self.read).unwrap_or(usize::MAX);
+        self.read += 1;
+        let bad = |reason, is_of_other_format| Fault::Line(BadLine { place, number, reason, is_of_other_format });
+        let bytes = bytes.ok_or_else(|| bad("the line is longer than 1 MiB".to_owned(), false))?;
+        let parsed = self.recording.parser.parse(bytes, &mut self.keys);
+        let (at, parsed) = parsed.map_err(|line| bad(line.reason, line.other_format.is_some()))?;
+        if self.last.is_some_and(|last| at < last) {
+            let reason = format!(
+                "its time is before that of calls more than {} lines before it: sort the file by time, or use a larger \
+                 --sort-window",
+                grouped(self.recording.window as u64)
+            );
+            return Err(bad(reason, false));
+        }
+        self.waiting.insert((at, place), (number, parsed));
+        Ok(())
+    }
+}
+
+impl Iterator for Pass<'_> {
+    type Item = Result<Timed<Purpose>, Fault>;
+
+    fn next(&mut self) -> Option<Self::Item> {
+        while !self.is_at_end && self.waiting.len() <= self.recording.window {
+            if let Err(fault) = self.read_line() {
+                return Some(Err(fault));
+            }
+        }
+        let ((at, place), (number, parsed)) = self.waiting.pop_first()?;
+        self.last = Some(at);
+        let (op, call) = match parsed {
+            Parsed::Request(key) => (Op::Limit, Call::from((Arc::clone(&self.limit), key))),
+            Parsed::Event(mut event) => {
+                if let Err(reason) = self.leases.name(&mut event, place) {
+                    return Some(Err(Fault::Line(BadLine { place, number, reason, is_of_other_format: false })));
+                }
+                (event.op, event.call)
+            }
+        };
+        Some(Ok(Timed { at, op, call, tag: Purpose::Line(place) }))
+    }
+}
+
+pub(super) enum Parser {
+    Events,
+    /// The requests of an access log.
+    Requests {
+        format: Box<LogFormat>,
+        key: Box<LogKey>,
+    },
+}
+
+/// The content of a line, without its time.
+enum Parsed {
+    Event(Box<Event>),
+    /// The key of a request.
+    Request(Arc<str>),
+}
+
+impl Parser {
+    pub(super) fn requests(options: &LogOptions) -> Result<Self, CliError> {
+        let format = options.log_format.clone().unwrap_or_default();
+        let key = LogKey::new(&format, options)?.into();
+        Ok(Self::Requests { format: format.into(), key })
+    }
+
+    /// Parses a line. Returns its time, too.
+    fn parse(&self, line: &[u8], keys: &mut HashSet<Arc<str>>) -> Result<(i64, Parsed), UnreadableLine> {
+        let unreadable = |reason| UnreadableLine { reason, other_format: None };
+        match self {
+            Self::Events => {
+                let line = std::str::from_utf8(line).map_err(|_| unreadable("the line is not UTF-8".to_owned()))?;
+                Event::parse(line).map(|event| (event.at, Parsed::Event(event.into()))).map_err(unreadable)
+            }
+            Self::Requests { format, key } => {
+                let line = text_of(line);
+                let line = format.parse(&line)?;
+                let key = key.of(&line).map_err(unreadable)?.unwrap_or_default();
+                if !keys.contains(key.as_str()) {
+                    keys.insert(key.as_str().into());
+                }
+                let key = keys.get(key.as_str()).map_or_else(|| key.into(), Arc::clone);
+                Ok((line.at_micros(), Parsed::Request(key)))
+            }
+        }
+    }
+}
+
+/// The text of a line. Clients can put any bytes into a log: those that are no text are escaped as nginx and Apache do it, so that
+/// values that differ do not become equal.
+fn text_of(line: &[u8]) -> Cow<'_, str> {
+    if let Ok(line) = std::str::from_utf8(line) {
+        return line.into();
+    }
+    let mut text = String::with_capacity(line.len());
+    for chunk in line.utf8_chunks() {
+        text.push_str(chunk.valid());
+        chunk.invalid().iter().for_each(|byte| text.push_str(&format!("\\x{byte:02X}")));
+    }
+    text.into()
+}

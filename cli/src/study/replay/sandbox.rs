@@ -1,0 +1,127 @@
+//! A sandbox for replays. The limiter's migrations create its tables and functions in the temporary schema of the session,
+//! in a transaction that is rolled back. The existing rows of the database are neither read nor changed. The database decides calls
+//! in it at given times.
+
+use sqlx::{AssertSqlSafe, Connection, PgConnection};
+
+use crate::database::Running;
+use crate::error::CliError;
+use crate::output::Progress;
+use crate::text::moment;
+use pg_limiter::migrate::{Part, functions, migrations};
+use pg_limiter::{Call, CallAt, Decision, InvalidCall, Limits, Op, Schema, TransactionLimiter};
+
+pub(crate) struct Sandbox {
+    connection: PgConnection,
+    schema: Schema,
+    /// Those of the last call, prepared.
+    rate_limits: Option<TransactionLimiter>,
+}
+
+impl Sandbox {
+    pub(crate) async fn open(running: &Running) -> Result<Self, CliError> {
+        let mut connection = running.connect().await?;
+        let _progress = Progress::of("creating temporary tables and functions");
+        // The isolation level of the limiter's own transactions. READ WRITE overrides the role's default.
+        sqlx::raw_sql("BEGIN ISOLATION LEVEL SERIALIZABLE READ WRITE").execute(&mut connection).await?;
+        let schema = Schema::new("pg_temp")?;
+        sqlx::raw_sql("SET LOCAL check_function_bodies = off").execute(&mut connection).await?;
+        let tables = migrations(&schema, &[Part::Core]).into_iter().map(|migration| migration.sql);
+        for sql in tables.chain(functions(&schema, &[Part::Core]).into_iter().map(|function| function.sql)) {
+            sqlx::raw_sql(AssertSqlSafe(sql)).execute(&mut connection).await.map_err(|error| {
+                CliError::failed(format!(
+                    "cannot create temporary tables and functions: {error}\nThe role needs TEMPORARY on the database, and \
+                     the database must accept writes."
+                ))
+            })?;
+        }
+        // Every run picks the same rows of sharded buckets.
+        sqlx::raw_sql("SELECT setseed(0); SAVEPOINT fresh").execute(&mut connection).await?;
+        Ok(Self { connection, schema, rate_limits: None })
+    }
+
+    /// Decides the next calls, in the given order, which must be the order of time. Returns whether there were any.
+    pub(crate) async fn decide_some<T>(
+        &mut self,
+        calls: &mut impl Iterator<Item = Timed<T>>,
+        limits: &Limits,
+        mut each: impl FnMut(Timed<T>, Result<Decision, InvalidCall>),
+    ) -> Result<bool, CliError> {
+        let chunk: Vec<Timed<T>> = calls.take(CHUNK).collect();
+        if chunk.is_empty() {
+            return Ok(false);
+        }
+        let asked = |timed: &Timed<T>| CallAt::new(moment(timed.at), timed.op, timed.call.clone());
+        let asked: Vec<CallAt> = chunk.iter().map(asked).collect();
+        let rate_limits = || TransactionLimiter::in_schema(limits.clone(), self.schema.clone());
+        let rate_limits = self.rate_limits.get_or_insert_with(rate_limits);
+        for (timed, decision) in chunk.into_iter().zip(rate_limits.decide_at(&mut self.connection, &asked).await?) {
+            each(timed, decision);
+        }
+        Ok(true)
+    }
+
+    /// Empties the tables, for another run with other limits.
+    pub(crate) async fn rewind(&mut self) -> Result<(), CliError> {
+        self.rate_limits = None;
+        sqlx::raw_sql("ROLLBACK TO SAVEPOINT fresh; SELECT setseed(0)").execute(&mut self.connection).await?;
+        Ok(())
+    }
+
+    pub(crate) async fn close(mut self) -> Result<(), CliError> {
+        sqlx::raw_sql("ROLLBACK").execute(&mut self.connection).await?;
+        Ok(self.connection.close().await?)
+    }
+}
+
+/// Calls per statement: enough to make the round trip negligible.
+pub(crate) const CHUNK: usize = 250;
+
+/// A call, and the time at which it is made.
+#[derive(Clone, Debug)]
+pub(crate) struct Timed<T> {
+    /// In microseconds since the Unix epoch.
+    pub(crate) at: i64,
+    pub(crate) op: Op,
+    pub(crate) call: Call,
+    /// Identifies the call to the caller of [`Sandbox::decide_some`].
+    pub(crate) tag: T,
+}
+
+/// Why the database is asked.
+pub(super) enum Purpose {
+    /// The call of a line.
+    Line(usize),
+    /// A balance for a panel of the picture.
+    Balance(usize),
+}
+
+/// Merges two sequences of calls, each in the order of time. If times are equal, `first` goes first.
+pub(super) fn in_time_order<T>(
+    first: impl IntoIterator<Item = Timed<T>>,
+    second: impl IntoIterator<Item = Timed<T>>,
+) -> impl Iterator<Item = Timed<T>> {
+    let (mut first, mut second) = (first.into_iter().peekable(), second.into_iter().peekable());
+    std::iter::from_fn(move || match (first.peek(), second.peek()) {
+        (Some(one), Some(other)) if other.at < one.at => second.next(),
+        (Some(_), _) => first.next(),
+        (None, _) => second.next(),
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn row(tag: char, times: &[i64]) -> Vec<Timed<char>> {
+        times.iter().map(|at| Timed { at: *at, op: Op::Limit, call: Call::from(("a", "")), tag }).collect()
+    }
+
+    #[test]
+    fn merging_keeps_every_event_and_takes_ties_from_the_first() {
+        let merged: Vec<(i64, char)> =
+            in_time_order(row('q', &[1, 3, 3, 9]), row('c', &[0, 3, 4])).map(|timed| (timed.at, timed.tag)).collect();
+        assert_eq!(merged, [(0, 'c'), (1, 'q'), (3, 'q'), (3, 'q'), (3, 'c'), (4, 'c'), (9, 'q')]);
+        assert_eq!(in_time_order(row('q', &[]), row('c', &[5])).count(), 1);
+    }
+}

@@ -1,0 +1,205 @@
+//! Counts the decisions of a replay by limit and key for a table, or prints each as JSON.
+
+use std::cmp::Reverse;
+use std::collections::{BTreeMap, HashMap};
+use std::sync::Arc;
+
+use jiff::Timestamp;
+
+use crate::error::CliError;
+use crate::study::lines::BadLine;
+use crate::study::plot::SECOND;
+use crate::study::replay::Timed;
+use crate::text::{WIDEST_NAME, aligned, format_micros, grouped, one_line, percent, shortened, shown};
+use crate::{json, output};
+use pg_limiter::{Decision, InvalidCall, Op};
+
+/// The requests of one key to one limit.
+#[derive(Default)]
+struct Row {
+    requests: u64,
+    admitted: u64,
+    denied: u64,
+    first_denied: Option<i64>,
+    /// The most denials in a row.
+    longest_run: u64,
+    run: u64,
+}
+
+/// A limit's name and a key.
+type Bucket = (Arc<str>, Arc<str>);
+
+#[derive(Default)]
+pub(super) struct Tally {
+    rows: HashMap<Bucket, Row>,
+    admitted: u64,
+    /// Admitted requests that had to wait.
+    reserved: u64,
+    denied: u64,
+    checks: u64,
+    resets: u64,
+    /// Calls that can never be allowed, by error code: their number and the first message.
+    impossible: BTreeMap<&'static str, (u64, String)>,
+}
+
+impl Tally {
+    pub(super) fn add<T>(&mut self, timed: &Timed<T>, decision: &Result<Decision, InvalidCall>) {
+        match (timed.op, decision) {
+            (_, Err(error)) => {
+                self.impossible.entry(error.code()).or_insert_with(|| (0, error.to_string())).0 += 1;
+            }
+            (Op::Check, _) => self.checks += 1,
+            (Op::Reset, _) => self.resets += 1,
+            (Op::Release | Op::Renew, _) => {}
+            (_, Ok(decision)) => {
+                let is_denied = decision.is_denied();
+                self.denied += u64::from(is_denied);
+                self.admitted += u64::from(!is_denied);
+                self.reserved += u64::from(!is_denied && decision.wait().is_some());
+                for (item, state) in timed.call.items().iter().zip(decision.limits()) {
+                    let bucket = (Arc::clone(&state.limit), item.key().as_str().into());
+                    self.rows.entry(bucket).or_default().add(timed.at, is_denied, state.denied);
+                }
+            }
+        }
+    }
+}
+
+impl Row {
+    /// Counts a call. If only another limit denied it, this limit neither admitted nor denied it.
+    fn add(&mut self, at: i64, denied: bool, refused: bool) {
+        self.requests += 1;
+        if refused {
+            self.denied += 1;
+            self.first_denied.get_or_insert(at);
+            self.run += 1;
+            self.longest_run = self.longest_run.max(self.run);
+        } else if !denied {
+            self.admitted += 1;
+            self.run = 0;
+        }
+    }
+}
+
+/// The most rows to print.
+const TOP: usize = 20;
+const WIDEST_KEY: usize = 46;
+
+/// `by`: the field that is the key of an access log. `None` for events, which contain their limits and keys. `span`: the first and
+/// the last time.
+pub(super) fn table(tally: &Tally, by: Option<&str>, span: Option<(i64, i64)>) -> Vec<String> {
+    let mut lines = Vec::new();
+    let mut rows: Vec<(&Bucket, &Row)> = tally.rows.iter().filter(|(_, row)| row.denied > 0).collect();
+    rows.sort_by_key(|(bucket, row)| (Reverse(row.denied), *bucket));
+    if rows.is_empty() {
+        lines.push("No key would have been limited.".to_owned());
+    } else {
+        let key = shown(&by.unwrap_or("KEY").to_uppercase(), WIDEST_KEY);
+        let headings =
+            ["LIMIT", &key, "REQUESTS", "ADMITTED", "DENIED", "% DENIED", "LONGEST RUN", "FIRST DENIED (UTC)"];
+        let mut cells = vec![headings.map(str::to_owned).to_vec()];
+        let top = &rows[..rows.len().min(TOP)];
+        let keys = key_cells(top.iter().map(|((_, key), _)| &**key));
+        cells.extend(top.iter().zip(keys).map(|(((limit, _), row), key)| {
+            vec![
+                shown(limit, WIDEST_NAME),
+                key,
+                grouped(row.requests),
+                grouped(row.admitted),
+                grouped(row.denied),
+                percent(row.denied, row.requests),
+                grouped(row.longest_run),
+                row.first_denied.map(time).unwrap_or_default(),
+            ]
+        }));
+        // A table of an access log shows one limit.
+        let skipped = usize::from(by.is_some());
+        cells.iter_mut().for_each(|row| drop(row.drain(..skipped)));
+        lines.extend(aligned(&cells, &[0, 1][..2 - skipped]));
+        if rows.len() > TOP {
+            lines.push(format!("... and {} more that had denials", grouped((rows.len() - TOP) as u64)));
+        }
+    }
+    lines.push(String::new());
+    lines.extend(totals(tally, rows.len() as u64));
+    if let Some((first, last)) = span {
+        let length = format_micros(last.saturating_sub(first) / SECOND * SECOND);
+        lines.push(format!("from {} to {} UTC: {length}", time(first), time(last)));
+    }
+    lines
+}
+
+/// The keys for a column. Keys that would look alike if they were shortened are whole.
+fn key_cells<'k>(keys: impl Iterator<Item = &'k str> + Clone) -> Vec<String> {
+    let cell = |key: &str, width| match key {
+        "" => "-".to_owned(),
+        "-" => "\\u{2d}".to_owned(),
+        _ => shown(key, width),
+    };
+    let is_alike =
+        |key: &str| keys.clone().any(|other| other != key && cell(other, WIDEST_KEY) == cell(key, WIDEST_KEY));
+    keys.clone().map(|key| cell(key, if is_alike(key) { usize::MAX } else { WIDEST_KEY })).collect()
+}
+
+fn totals(tally: &Tally, keys_denied: u64) -> Vec<String> {
+    let (requests, keys) = (tally.admitted + tally.denied, tally.rows.len() as u64);
+    let mut lines = vec![format!(
+        "{} requests: {} admitted, {} denied ({} %)",
+        grouped(requests),
+        grouped(tally.admitted),
+        grouped(tally.denied),
+        percent(tally.denied, requests)
+    )];
+    if tally.reserved > 0 {
+        lines.push(format!("{} of the admitted had to wait first", grouped(tally.reserved)));
+    }
+    let share = percent(keys_denied, keys);
+    lines.push(format!("{} keys: {} ever denied ({share} %)", grouped(keys), grouped(keys_denied)));
+    if tally.checks + tally.resets > 0 {
+        lines.push(format!("not counted above: {} checks, {} resets", grouped(tally.checks), grouped(tally.resets)));
+    }
+    for (code, (count, message)) in &tally.impossible {
+        let message = shortened(&one_line(message), 300);
+        lines.push(format!("{} impossible, not counted above: {code}: {message}", grouped(*count)));
+    }
+    lines
+}
+
+fn time(micros: i64) -> String {
+    Timestamp::from_microsecond(micros).unwrap_or_default().strftime("%Y-%m-%d %H:%M:%S").to_string()
+}
+
+/// Prints the decision on each line as JSON, in the order of the lines.
+#[derive(Default)]
+pub(super) struct Decisions {
+    /// The next line to print.
+    next: usize,
+    /// Decisions on lines after that one.
+    waiting: BTreeMap<usize, String>,
+}
+
+impl Decisions {
+    pub(super) fn add(&mut self, place: usize, op: Op, decision: &Result<Decision, InvalidCall>) {
+        let text = match decision {
+            Ok(decision) if matches!(op, Op::Release | Op::Renew) => json::was_held(decision),
+            Ok(decision) => json::decision(decision),
+            Err(error) => json::impossible(error),
+        };
+        self.waiting.insert(place, text);
+    }
+
+    pub(super) fn add_bad(&mut self, line: &BadLine) {
+        let message = format!("line {}: {}", line.number, line.reason);
+        self.waiting.insert(line.place, json::line(&serde_json::json!({"error": "invalid_line", "message": message})));
+    }
+
+    /// Prints the lines that follow the last one.
+    pub(super) fn print(&mut self) -> Result<(), CliError> {
+        let mut lines = Vec::new();
+        while let Some(text) = self.waiting.remove(&self.next) {
+            lines.push(text);
+            self.next += 1;
+        }
+        if lines.is_empty() { Ok(()) } else { output::lines(lines) }
+    }
+}

@@ -1,0 +1,406 @@
+//! The arguments, and the traffic that they describe: the times of its calls.
+
+use std::str::FromStr;
+use std::sync::Arc;
+
+use clap::{Args, ValueEnum};
+use rand_pcg::Pcg64;
+use rand_pcg::rand_core::{Rng, SeedableRng};
+
+use crate::error::CliError;
+use crate::limit_args::{LimitArgs, Sourced, finite};
+use crate::study::plot::PlotArgs;
+use crate::text::{format_micros, grouped, parse_micros, period_micros, plain};
+use pg_limiter::{Kind, Limit};
+
+#[derive(Args, Debug)]
+pub(crate) struct SimulateArgs {
+    #[command(flatten)]
+    pub(super) limit: LimitArgs,
+    /// Simulate this limit of the limits file, or this stored limit; repeat for several limits, printed in this order [default: all of them]
+    #[arg(long = "limit", help_heading = "The limit", value_name = "NAME")]
+    only: Vec<String>,
+    /// Key of the calls; fixed windows of different keys begin at different times
+    #[arg(long, help_heading = "The limit", value_name = "KEY", default_value = "", hide_default_value = true)]
+    pub(super) key: String,
+    #[command(flatten)]
+    pub(super) traffic: TrafficArgs,
+    #[command(flatten)]
+    pub(super) plot: PlotArgs,
+    /// Print JSON, one object per limit and line, with the tokens of every bar of the picture
+    #[arg(long)]
+    pub(super) json: bool,
+}
+
+#[derive(Args, Debug)]
+#[group(skip)]
+pub(super) struct TrafficArgs {
+    /// Pattern of the calls; every limit is offered the same calls
+    #[arg(long, help_heading = HEADING, value_enum, value_name = "KIND", default_value = "poisson")]
+    traffic: Shape,
+    /// Average rate of the calls (bursts: within a burst), such as 2/s, 90/m or 1000/h [default: twice the highest rate of
+    /// the limits; bursts: ten times the highest rate]
+    #[arg(long, help_heading = HEADING, value_name = "N/TIME")]
+    calls: Option<Pace>,
+    /// Length of the simulation, such as 5m [default: ten times the longest period]
+    #[arg(long = "for", help_heading = HEADING, value_name = "LENGTH")]
+    length: Option<String>,
+    /// Average number of calls in a burst [default: twice the largest capacity]
+    #[arg(long, help_heading = HEADING, value_name = "N", value_parser = finite)]
+    burst: Option<f64>,
+    /// Average pause between bursts, such as 30s [default: the longest period]
+    #[arg(long, help_heading = HEADING, value_name = "LENGTH")]
+    pause: Option<String>,
+    /// Random seed; the same seed gives the same calls
+    #[arg(long, help_heading = HEADING, value_name = "N", default_value = "1")]
+    seed: u64,
+    /// Time for which an admitted call holds its slots of a concurrency limit, such as 2s: every call with --traffic
+    /// constant, otherwise on average (exponentially distributed). The lease is not renewed
+    #[arg(long, help_heading = HEADING, value_name = "LENGTH")]
+    hold: Option<String>,
+    /// Tokens that each call takes, or slots
+    #[arg(long, help_heading = HEADING, value_name = "TOKENS", default_value = "1", value_parser = finite, allow_negative_numbers = true)]
+    pub(super) count: f64,
+    /// Headroom: a call is admitted only if at least so many tokens are left in the bucket after it
+    #[arg(
+        long, help_heading = HEADING, value_name = "TOKENS", value_parser = finite, allow_negative_numbers = true,
+        conflicts_with = "reserve"
+    )]
+    pub(super) leave: Option<f64>,
+    /// Make reservations: calls take tokens before they are available, and wait for them; sliding windows cannot reserve
+    #[arg(long, help_heading = HEADING)]
+    pub(super) reserve: bool,
+    /// Whether a denied call is dropped or retried
+    #[arg(long, help_heading = HEADING, value_enum, value_name = "WHAT", default_value = "drop")]
+    denied: OnDenial,
+}
+
+const HEADING: &str = "The traffic";
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub(super) enum OnDenial {
+    /// A denied call is not retried
+    Drop,
+    /// A denied call is retried after its retry_after, until it is admitted or the simulation ends
+    Retry,
+}
+
+impl SimulateArgs {
+    /// The limits to simulate, in the order of the output: those of the file, the inline one, or else the stored ones.
+    pub(crate) fn limits(&self, stored: Option<Sourced>) -> Result<Vec<(Arc<str>, Limit)>, CliError> {
+        let sourced = match self.limit.file() {
+            Some(path) => Some(Sourced::file(path)?),
+            None => stored,
+        };
+        let Some(Sourced { limits, source }) = sourced else {
+            if let Some(name) = self.only.first() {
+                let remedy = match self.limit.means_stored() {
+                    true => "add --limits FILE, or --database-url URL",
+                    false => "leave out --limit, or give --limits FILE in place of the options that define a limit",
+                };
+                return Err(CliError::usage(format!(
+                    "--limit {name} names a limit of a file, or a stored one: {remedy}"
+                )));
+            }
+            let is_simulated = |kind: &Kind| kind.has_option("rate") && (!self.traffic.reserve || kind.can_reserve());
+            let kinds: Vec<Kind> = Kind::ALL.iter().copied().filter(is_simulated).collect();
+            let limits = self.limit.of_kinds(&kinds)?;
+            return Ok(limits.into_iter().map(|limit| (limit.kind().as_str().into(), limit)).collect());
+        };
+        let named: Vec<(Arc<str>, Limit)> = if self.only.is_empty() {
+            let all = limits.iter().map(|(name, limit)| (name.into(), *limit));
+            let (gates, with_tokens): (Vec<_>, Vec<_>) = all.partition(|(_, limit)| limit.kind() == Kind::Gate);
+            if with_tokens.is_empty() { gates } else { with_tokens }
+        } else {
+            let find = |name: &String| match limits.get(name) {
+                Some(limit) => Ok((name.as_str().into(), *limit)),
+                None => Err(CliError::usage(format!(
+                    "{source} defines no limit \"{name}\": define it there, or name another"
+                ))),
+            };
+            self.only.iter().map(find).collect::<Result<_, _>>()?
+        };
+        for (place, (name, limit)) in named.iter().enumerate() {
+            if limit.kind() == Kind::Gate {
+                return Err(CliError::usage(format!(
+                    "\"{name}\" is a gate, which takes no tokens to simulate: leave it out"
+                )));
+            }
+            if named[..place].iter().any(|(other, _)| other == name) {
+                return Err(CliError::usage(format!("--limit {name} is given twice: give it once")));
+            }
+        }
+        if named.is_empty() {
+            return Err(CliError::usage(format!("{source} defines no limits: define one there")));
+        }
+        Ok(named)
+    }
+
+    /// The traffic of the arguments. Defaults are derived from the limits.
+    pub(super) fn traffic(&self, limits: &[(Arc<str>, Limit)]) -> Result<Traffic, CliError> {
+        let args = &self.traffic;
+        let length = |name: &str, text: &Option<String>, usual: i64| match text {
+            Some(text) => match parse_micros(text) {
+                Ok(micros @ 1..=LONGEST) => Ok(micros),
+                Ok(_) => Err(CliError::usage(format!("{name} {text}: the length is not between 1us and 36525days"))),
+                Err(error) => Err(CliError::usage(format!("{name}: {error}"))),
+            },
+            None => Ok(usual.min(LONGEST)),
+        };
+        let slots = limits.iter().find(|(_, limit)| limit.kind() == Kind::Concurrency);
+        let hold = match (slots, &args.hold) {
+            (Some(_), Some(_)) => Some(length("--hold", &args.hold, 1)?),
+            (Some((name, _)), None) => {
+                return Err(CliError::usage(format!(
+                    "\"{name}\" is a concurrency limit: add --hold LENGTH, the time for which a call holds its slots"
+                )));
+            }
+            (None, Some(_)) => {
+                return Err(CliError::usage("--hold requires a concurrency limit: no other kind has slots to hold"));
+            }
+            (None, None) => None,
+        };
+        // The slots of a concurrency limit serve its capacity in each holding time.
+        let period = |limit: &Limit| match (limit.kind(), hold) {
+            (Kind::Concurrency, Some(hold)) => hold,
+            _ => period_micros(limit),
+        };
+        let rate = |limit: &Limit| limit.rate() / period(limit) as f64;
+        let limits = || limits.iter().map(|(_, limit)| limit);
+        let longest = limits().map(period).max().unwrap_or(1);
+        let times = if args.traffic == Shape::Bursts { 10.0 } else { 2.0 };
+        let fastest = limits().max_by(|a, b| rate(a).total_cmp(&rate(b)));
+        let usual = fastest.map(|limit| Pace { calls: times * limit.rate(), per: period(limit) });
+        let capacity = limits().map(Limit::capacity).fold(0.0, f64::max);
+        let bursts = [("--burst", args.burst.is_some()), ("--pause", args.pause.is_some())];
+        if let (false, Some((option, _))) = (args.traffic == Shape::Bursts, bursts.iter().find(|(_, given)| *given)) {
+            return Err(CliError::usage(format!("{option} requires --traffic bursts")));
+        }
+        if args.burst.is_some_and(|burst| burst < 1.0) {
+            return Err(CliError::usage("--burst is less than 1: use 1 call or more"));
+        }
+        let traffic = Traffic {
+            shape: args.traffic,
+            pace: args.calls.or(usual).unwrap_or(Pace { calls: 1.0, per: 1_000_000 }),
+            length: length("--for", &args.length, longest.saturating_mul(10))?,
+            burst: args.burst.unwrap_or((2.0 * capacity).max(1.0)),
+            pause: length("--pause", &args.pause, longest)?,
+            hold,
+            seed: args.seed,
+        };
+        if traffic.length as f64 / traffic.pace.gap() > MOST_CALLS as f64 {
+            return Err(CliError::usage(format!(
+                "{} for {} are more than {} calls: use fewer --calls or a shorter --for",
+                traffic.pace.describe(),
+                format_micros(traffic.length),
+                grouped(MOST_CALLS as u64)
+            )));
+        }
+        Ok(traffic)
+    }
+
+    pub(super) fn retries(&self) -> bool {
+        self.traffic.denied == OnDenial::Retry
+    }
+}
+
+/// A hundred years, as for periods.
+const LONGEST: i64 = 3_155_760_000_000_000;
+
+/// The most calls in a run.
+pub(super) const MOST_CALLS: usize = 1_000_000;
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub(super) enum Shape {
+    /// Evenly spaced calls
+    Constant,
+    /// Random, independent calls (a Poisson process)
+    Poisson,
+    /// Random bursts of calls with random pauses between them (an interrupted Poisson process)
+    Bursts,
+}
+
+/// A rate: a number of calls per length of time.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(super) struct Pace {
+    pub(super) calls: f64,
+    /// In microseconds.
+    pub(super) per: i64,
+}
+
+/// Traffic from time 0 on.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(super) struct Traffic {
+    pub(super) shape: Shape,
+    /// The average rate; for bursts, the rate within a burst.
+    pub(super) pace: Pace,
+    /// In microseconds.
+    pub(super) length: i64,
+    /// The average number of calls in a burst.
+    pub(super) burst: f64,
+    /// The average pause between bursts, in microseconds.
+    pub(super) pause: i64,
+    /// How long calls hold slots, on average, in microseconds.
+    pub(super) hold: Option<i64>,
+    pub(super) seed: u64,
+}
+
+impl FromStr for Pace {
+    type Err = String;
+
+    /// Parses `2/s`, `90/m` or `10/1m 30s`.
+    fn from_str(text: &str) -> Result<Self, String> {
+        let example = || format!("\"{text}\" is not a rate of calls like 2/s, 90/m or 1000/h");
+        let (calls, per) = text.split_once('/').ok_or_else(example)?;
+        let calls = calls.trim().parse::<f64>().ok().filter(|calls| calls.is_finite() && *calls > 0.0);
+        let per = per.trim();
+        let per = if per.starts_with(|c: char| c.is_ascii_digit()) { per.to_owned() } else { format!("1{per}") };
+        let per = parse_micros(&per).ok().filter(|per| *per > 0);
+        Ok(Self { calls: calls.ok_or_else(example)?, per: per.ok_or_else(example)? })
+    }
+}
+
+impl Pace {
+    /// Microseconds from one call to the next, on average.
+    fn gap(&self) -> f64 {
+        self.per as f64 / self.calls
+    }
+
+    fn describe(&self) -> String {
+        format!("{} calls per {}", plain(self.calls), format_micros(self.per))
+    }
+}
+
+impl Traffic {
+    /// The time of each call, in order and before the end. The same seed gives the same times.
+    pub(super) fn times(&self) -> Vec<i64> {
+        let mut chance = Pcg64::seed_from_u64(self.seed);
+        let (gap, end) = (self.pace.gap(), self.length as f64);
+        let mut times = Vec::new();
+        let mut draw = |chance: &mut Pcg64, from: f64, to: f64| {
+            let mut at = from + exponential(chance, gap);
+            while at < to {
+                times.push(at as i64);
+                at += exponential(chance, gap);
+            }
+        };
+        match self.shape {
+            Shape::Constant => {
+                let calls = (0..).map(|nth| (f64::from(nth) * gap).round());
+                return calls.take_while(|at| *at < end).map(|at| at as i64).collect();
+            }
+            Shape::Poisson => draw(&mut chance, 0.0, end),
+            Shape::Bursts => {
+                let mut start = 0.0;
+                while start < end {
+                    let stop = start + exponential(&mut chance, self.burst * gap);
+                    draw(&mut chance, start, stop.min(end));
+                    start = stop + exponential(&mut chance, self.pause as f64);
+                }
+            }
+        }
+        times
+    }
+
+    /// How long each of the calls holds its slots; empty if calls hold none.
+    pub(super) fn holds(&self, calls: usize) -> Vec<i64> {
+        let Some(hold) = self.hold else { return Vec::new() };
+        // Other numbers than those of the times.
+        let mut chance = Pcg64::seed_from_u64(!self.seed);
+        let mut next = || match self.shape {
+            Shape::Constant => hold,
+            Shape::Poisson | Shape::Bursts => (exponential(&mut chance, hold as f64) as i64).max(1),
+        };
+        (0..calls).map(|_| next()).collect()
+    }
+
+    pub(super) fn describe(&self) -> String {
+        let Self { shape, pace, length, burst, pause, hold, seed } = self;
+        let (pace, length) = (pace.describe(), format_micros(*length));
+        let mean = if *shape == Shape::Constant { "" } else { " on average" };
+        let held = hold.map(|hold| format!(", slots held for {}{mean}", format_micros(hold))).unwrap_or_default();
+        match shape {
+            Shape::Constant => format!("constant traffic: {pace}, for {length}{held}"),
+            Shape::Poisson => format!("poisson traffic: {pace} on average, for {length}, seed {seed}{held}"),
+            Shape::Bursts => format!(
+                "bursts: about {} calls at {pace}, then a pause of about {}, for {length}, seed {seed}{held}",
+                plain(*burst),
+                format_micros(*pause)
+            ),
+        }
+    }
+}
+
+/// An exponentially distributed number above 0, by inverting the distribution function.
+fn exponential(chance: &mut Pcg64, mean: f64) -> f64 {
+    const STEPS: f64 = (1_u64 << 53) as f64;
+    let part = ((chance.next_u64() >> 11) + 1) as f64 / STEPS;
+    (-part.ln() * mean).max(f64::MIN_POSITIVE)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const SECOND: i64 = 1_000_000;
+
+    fn traffic(shape: Shape, seed: u64) -> Traffic {
+        let pace = Pace { calls: 50.0, per: SECOND };
+        Traffic { shape, pace, length: 1000 * SECOND, burst: 20.0, pause: 2 * SECOND, hold: Some(SECOND), seed }
+    }
+
+    #[test]
+    fn paces_are_parsed() {
+        for (text, calls, per) in
+            [("2/s", 2.0, SECOND), ("0.5/m", 0.5, 60 * SECOND), ("10 / 1m 30s", 10.0, 90 * SECOND)]
+        {
+            assert_eq!(text.parse(), Ok(Pace { calls, per }), "{text}");
+        }
+        for text in ["", "2", "2/", "/s", "-1/s", "0/s", "NaN/s", "inf/s", "2/0s", "2/soon", "2/-1s"] {
+            assert!(text.parse::<Pace>().unwrap_err().contains("like 2/s"), "{text}");
+        }
+        assert_eq!(Pace { calls: 2.0, per: SECOND }.describe(), "2 calls per 1s");
+        assert_eq!(Pace { calls: 2.0, per: 10 * SECOND }.describe(), "2 calls per 10s");
+    }
+
+    #[test]
+    fn constant_traffic_is_evenly_spaced() {
+        let times = traffic(Shape::Constant, 1).times();
+        assert_eq!((times.len(), times[0], times[49_999]), (50_000, 0, 999_980_000));
+        assert!(times.windows(2).all(|pair| pair[1] - pair[0] == 20_000));
+    }
+
+    #[test]
+    fn random_traffic_has_the_mean_and_the_spread_of_its_kind() {
+        for seed in 1..=5 {
+            let times = traffic(Shape::Poisson, seed).times();
+            // Within six standard deviations of a Poisson distribution with this mean.
+            assert!((times.len() as f64 - 50_000.0).abs() < 6.0 * 50_000_f64.sqrt(), "{}", times.len());
+            // The standard deviation of exponentially distributed gaps equals their mean.
+            let gaps: Vec<f64> = times.windows(2).map(|pair| (pair[1] - pair[0]) as f64).collect();
+            let mean = gaps.iter().sum::<f64>() / gaps.len() as f64;
+            let variance = gaps.iter().map(|gap| (gap - mean).powi(2)).sum::<f64>() / gaps.len() as f64;
+            assert!((variance.sqrt() / mean - 1.0).abs() < 0.05, "{mean} {variance}");
+
+            // A burst takes 0.4 s and a pause 2 s, so a sixth of the time has calls.
+            let bursts = traffic(Shape::Bursts, seed).times();
+            assert!((6_000..11_000).contains(&bursts.len()), "{}", bursts.len());
+            let pauses = bursts.windows(2).filter(|pair| pair[1] - pair[0] > SECOND / 2).count();
+            assert!((200..500).contains(&pauses), "{pauses}");
+            assert!(bursts.is_sorted() && bursts.iter().all(|at| (0..1000 * SECOND).contains(at)));
+        }
+    }
+
+    #[test]
+    fn a_seed_always_gives_the_same_traffic() {
+        let first = |seed| traffic(Shape::Poisson, seed).times()[..3].to_vec();
+        assert_eq!(first(1), first(1));
+        assert_ne!(first(1), first(2));
+        let held = |shape, seed| traffic(shape, seed).holds(10_000);
+        assert_eq!(held(Shape::Poisson, 1), held(Shape::Poisson, 1));
+        assert_ne!(held(Shape::Poisson, 1), held(Shape::Poisson, 2));
+        let mean = held(Shape::Bursts, 1).iter().sum::<i64>() / 10_000;
+        assert!((950_000..1_050_000).contains(&mean), "{mean}");
+        assert_eq!(held(Shape::Constant, 1), [SECOND; 10_000]);
+    }
+}
