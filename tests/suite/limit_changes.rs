@@ -7,8 +7,7 @@ use jiff::civil::DateTime;
 use jiff::tz::TimeZone;
 use jiff::{SignedDuration, Timestamp};
 use pg_limiter::sqlx::{self, Connection, PgConnection};
-use pg_limiter::testing::TestClock;
-use pg_limiter::{Calendar, Decision, Isolation, Item, Limit, Limiter, Limits, Schema};
+use pg_limiter::{Calendar, Decision, Isolation, Item, Limit, Limiter, Limits};
 
 use crate::model::{self, Kind, Rule};
 use crate::support::{Database, Step, decide, gate};
@@ -174,7 +173,7 @@ async fn a_changed_window_grants_nothing_again_in_any_way() {
             (days_from(30, date(-9)), fixed(7, -5)),
         ];
         for (before, after) in cases {
-            let clock = TestClock::install(&database.pool, &Schema::default()).await.expect("a test clock");
+            let clock = database.test_clock().await;
             let limits = |limit: &Limit| {
                 let other = Limit::token_bucket(1000, gate::CENTURY);
                 Limits::new().define("w", *limit).and_then(|limits| limits.define("other", other)).expect("limits")

@@ -3,8 +3,7 @@
 use std::time::Duration;
 
 use pg_limiter::outgoing::OutgoingLimits;
-use pg_limiter::testing::TestClock;
-use pg_limiter::{Limit, Limiter, Limits, Schema};
+use pg_limiter::{Limit, Limiter, Limits};
 use tokio::task::JoinHandle;
 
 use crate::outgoing::{ThirdParty, client, denied};
@@ -20,10 +19,6 @@ fn limits() -> Limits {
         .and_then(|limits| limits.define("hourly", Limit::token_bucket(1, HOUR)))
         .and_then(|limits| limits.define("pause", Limit::gate()))
         .expect("limits")
-}
-
-async fn install(database: &Database) -> TestClock {
-    TestClock::install(&database.pool, &Schema::default()).await.expect("a test clock")
 }
 
 /// A limiter with a pool of its own, as another process has.
@@ -74,7 +69,7 @@ async fn until_reserved(limiter: &Limiter) {
 #[tokio::test]
 async fn a_429_of_one_process_pauses_all_until_its_end() {
     let (database, third_party) = (Database::migrated().await, ThirdParty::start().await);
-    let clock = install(&database).await;
+    let clock = database.test_clock().await;
     let (one, other) = (limiter(&database).await, limiter(&database).await);
     third_party.next(429, &[("retry-after", b"3600")]);
     let first = request(&one, "calls", &third_party);
@@ -128,7 +123,7 @@ async fn a_request_that_waits_for_tokens_notices_a_pause() {
     let spans = Spans::default();
     let _watched = watch(spans.clone());
     let (database, third_party) = (Database::migrated().await, ThirdParty::start().await);
-    let clock = install(&database).await;
+    let clock = database.test_clock().await;
     let (one, other) = (limiter(&database).await, limiter(&database).await);
     assert_eq!(within_minutes(request(&one, "hourly", &third_party)).await.expect("a task"), 200);
     let waits = request(&one, "hourly", &third_party);

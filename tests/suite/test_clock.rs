@@ -32,10 +32,6 @@ fn limits() -> Limits {
         .expect("limits")
 }
 
-async fn install(database: &Database) -> TestClock {
-    TestClock::install(&database.pool, &Schema::default()).await.expect("a test clock")
-}
-
 async fn is_allowed(limiter: &Limiter, name: &str) -> bool {
     limiter.limit((name, "k")).await.expect("a decision").is_allowed()
 }
@@ -59,7 +55,7 @@ async fn every_kind_of_limit_follows_the_clock() {
     for name in ["bucket", "fixed", "sliding", "sharded", "month"] {
         assert!(limiter.limit((name, "before")).await.expect("a decision").is_allowed());
     }
-    let clock = install(&database).await;
+    let clock = database.test_clock().await;
     for name in ["bucket", "fixed", "sliding"] {
         let wait = used_up(&limiter, name).await;
         assert!(wait > MINUTE && wait <= 2 * HOUR, "{name}: {wait:?}");
@@ -87,7 +83,7 @@ async fn every_kind_of_limit_follows_the_clock() {
 #[tokio::test]
 async fn a_calendar_window_ends_with_the_month() {
     let database = Database::migrated().await;
-    let (clock, limiter) = (install(&database).await, database.limiter(limits()));
+    let (clock, limiter) = (database.test_clock().await, database.limiter(limits()));
     for _ in 0..3 {
         let wait = used_up(&limiter, "month").await;
         let until = Timestamp::try_from(clock.now().await.expect("the time") + wait).expect("a time");
@@ -103,7 +99,7 @@ async fn a_calendar_window_ends_with_the_month() {
 #[tokio::test]
 async fn leases_and_blocks_end() {
     let database = Database::migrated().await;
-    let (clock, limiter) = (install(&database).await, database.limiter(limits()));
+    let (clock, limiter) = (database.test_clock().await, database.limiter(limits()));
     let lease = limiter.acquire(("slots", "k")).await.expect("an answer").enforce().expect("a lease");
     clock.advance(59 * MINUTE).await.expect("advance");
     assert!(lease.ends_in() <= MINUTE, "{:?}", lease.ends_in());
@@ -150,7 +146,7 @@ async fn until_row(database: &Database, property: &str) {
 #[tokio::test]
 async fn an_advance_wakes_a_call_that_has_reserved() {
     let database = Database::migrated().await;
-    let (clock, limiter) = (install(&database).await, database.limiter(limits()));
+    let (clock, limiter) = (database.test_clock().await, database.limiter(limits()));
     assert!(is_allowed(&limiter, "bucket").await);
     let waiting = tokio::spawn({
         let limiter = limiter.clone();
@@ -170,7 +166,7 @@ async fn an_advance_wakes_a_call_that_has_reserved() {
 #[tokio::test]
 async fn a_call_that_has_reserved_checks_its_gates_when_it_wakes() {
     let database = Database::migrated().await;
-    let (clock, limiter) = (install(&database).await, database.limiter(limits()));
+    let (clock, limiter) = (database.test_clock().await, database.limiter(limits()));
     assert!(is_allowed(&limiter, "bucket").await);
     let group = [Item::new("gate", "k"), Item::new("bucket", "k")];
     let waiting = tokio::spawn({
@@ -189,7 +185,7 @@ async fn a_call_that_has_reserved_checks_its_gates_when_it_wakes() {
 #[tokio::test]
 async fn an_advance_wakes_a_line_of_calls() {
     let database = Database::migrated().await;
-    let (clock, limiter) = (install(&database).await, database.limiter(limits()));
+    let (clock, limiter) = (database.test_clock().await, database.limiter(limits()));
     assert!(is_allowed(&limiter, "sliding").await);
     let waits = |longest| {
         let limiter = limiter.clone();
@@ -214,7 +210,7 @@ async fn an_advance_wakes_a_line_of_calls() {
 #[tokio::test]
 async fn remembered_denials_expire_by_the_clock() {
     let database = Database::migrated().await;
-    let clock = install(&database).await;
+    let clock = database.test_clock().await;
     let mut config = Database::config();
     let mut memory = DenialMemory::default();
     memory.max_age = DAY;
@@ -231,7 +227,7 @@ async fn remembered_denials_expire_by_the_clock() {
 #[tokio::test]
 async fn a_worker_runs_a_job_of_tomorrow_after_an_advance() {
     let database = Database::migrated().await;
-    let (clock, limiter) = (install(&database).await, database.limiter(limits()));
+    let (clock, limiter) = (database.test_clock().await, database.limiter(limits()));
     let queue = Queue::new(&limiter, "q").expect("a queue");
     let tomorrow = clock.now().await.expect("the time") + DAY;
     let job = Job::new(("bucket", "g"), &1).expect("a job").run_at(tomorrow);
@@ -260,7 +256,7 @@ async fn a_worker_runs_a_job_of_tomorrow_after_an_advance() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn an_advance_during_a_claim_loses_no_job() {
     let database = Database::migrated().await;
-    let (clock, limiter) = (install(&database).await, database.limiter(limits()));
+    let (clock, limiter) = (database.test_clock().await, database.limiter(limits()));
     let queue = Queue::new(&limiter, "q").expect("a queue");
     let _ = queue.enqueue(Job::new(("bucket", "g"), &1).expect("a job")).await.expect("an answer");
     database
@@ -302,7 +298,7 @@ async fn worker_of_another_process() {
 #[tokio::test]
 async fn all_processes_and_pools_see_one_clock() {
     let database = Database::migrated().await;
-    let clock = install(&database).await;
+    let clock = database.test_clock().await;
     let others = Database::pool(&database.url, 2).await;
     let same = TestClock::install(&others, &Schema::default()).await.expect("a second handle");
     let other = Limiter::new(others, limits());
@@ -330,7 +326,7 @@ async fn all_processes_and_pools_see_one_clock() {
 #[tokio::test]
 async fn sql_and_triggers_follow_the_clock() {
     let database = Database::migrated().await;
-    let clock = install(&database).await;
+    let clock = database.test_clock().await;
     database
         .execute(
             "CREATE TABLE posts (author text);
@@ -370,7 +366,7 @@ async fn a_role_with_the_grants_of_the_guide_sees_the_clock() {
     let role = OtherRole::new(&database).await;
     database.execute(&Use::ALL.map(crate::support::guide::grants).concat().replace("app_role", &role.name)).await;
     database.execute(&format!("REVOKE CREATE ON SCHEMA rate_limit FROM {}", role.name)).await;
-    let clock = install(&database).await;
+    let clock = database.test_clock().await;
     let mut connection = role.connection().await;
     let limiter = pg_limiter::TransactionLimiter::new(limits());
     for _ in 0..2 {
@@ -421,7 +417,7 @@ async fn sequences(pool: &PgPool) -> i64 {
 #[tokio::test]
 async fn migrate_and_uninstall_remove_it() {
     let database = Database::migrated().await;
-    let (clock, limiter) = (install(&database).await, database.limiter(limits()));
+    let (clock, limiter) = (database.test_clock().await, database.limiter(limits()));
     clock.advance(HOUR).await.expect("advance");
     assert!(is_allowed(&limiter, "bucket").await);
     let drift = Migrator::default().check(&database.pool).await.expect("the drift");
@@ -435,7 +431,7 @@ async fn migrate_and_uninstall_remove_it() {
     assert!(matches!(clock.now().await, Err(TestClockError::NotInstalled { .. })));
     assert!(!is_allowed(&limiter, "bucket").await);
 
-    let clock = install(&database).await;
+    let clock = database.test_clock().await;
     let apart = clock.now().await.expect("the time").duration_since(std::time::SystemTime::now()).unwrap_or_default();
     assert!(apart < MINUTE, "a new clock is not ahead: {apart:?}");
     clock.advance(HOUR).await.expect("advance");
@@ -448,7 +444,7 @@ async fn migrate_and_uninstall_remove_it() {
 #[tokio::test]
 async fn it_advances_by_whole_microseconds_and_never_too_far() {
     let database = Database::migrated().await;
-    let clock = install(&database).await;
+    let clock = database.test_clock().await;
     let ahead = || async {
         let sql = "SELECT coalesce(pg_sequence_last_value('rate_limit._test_clock'), 0)";
         sqlx::query_scalar::<_, i64>(sql).fetch_one(&database.pool).await.expect("a number")

@@ -3,22 +3,18 @@
 use std::time::{Duration, SystemTime};
 
 use pg_limiter::queue::{Finish, Job, JobState, Queue, handler_fn};
-use pg_limiter::testing::{TestClock, TestClockError};
-use pg_limiter::{Limit, Limits, Schema};
+use pg_limiter::testing::TestClockError;
+use pg_limiter::{Limit, Limits};
 
 use crate::queue::{quick, until_in_state};
 use crate::support::{Database, scheduled};
 
 const HOUR: Duration = Duration::from_secs(3600);
 
-async fn install(database: &Database) -> TestClock {
-    TestClock::install(&database.pool, &Schema::default()).await.expect("a test clock")
-}
-
 #[tokio::test]
 async fn the_clock_reaches_the_time_and_runs_on() {
     let database = Database::migrated().await;
-    let clock = install(&database).await;
+    let clock = database.test_clock().await;
     let begin = clock.now().await.expect("the time");
     for (nth, odd) in [(1, 0), (2, 1), (3, 999), (4, 1001)] {
         let time = begin + nth * 24 * HOUR + Duration::from_nanos(odd);
@@ -32,7 +28,7 @@ async fn the_clock_reaches_the_time_and_runs_on() {
 #[tokio::test]
 async fn the_clock_never_goes_back() {
     let database = Database::migrated().await;
-    let clock = install(&database).await;
+    let clock = database.test_clock().await;
     clock.advance(24 * HOUR).await.expect("advance");
     let now = clock.now().await.expect("the time");
     for past in
@@ -47,7 +43,7 @@ async fn the_clock_never_goes_back() {
 #[tokio::test]
 async fn a_time_too_far_ahead_and_a_clock_that_is_not_installed_are_errors() {
     let database = Database::migrated().await;
-    let clock = install(&database).await;
+    let clock = database.test_clock().await;
     let now = clock.now().await.expect("the time");
     let century = 36_525 * 24 * HOUR;
     let error = clock.advance_to(now + century + HOUR).await.expect_err("too far");
@@ -62,7 +58,7 @@ async fn a_time_too_far_ahead_and_a_clock_that_is_not_installed_are_errors() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_job_runs_when_the_clock_reaches_its_time() {
     let database = Database::migrated().await;
-    let clock = install(&database).await;
+    let clock = database.test_clock().await;
     let limits = Limits::new().define("mails", Limit::token_bucket(1, HOUR).capacity(1)).expect("a limit");
     let queue = Queue::new(&database.limiter(limits), "mails").expect("a queue");
     let mut tickets = Vec::new();
@@ -85,7 +81,7 @@ async fn a_job_runs_when_the_clock_reaches_its_time() {
 #[tokio::test]
 async fn a_denied_call_is_allowed_at_the_time_of_its_retry() {
     let database = Database::migrated().await;
-    let clock = install(&database).await;
+    let clock = database.test_clock().await;
     let limits = Limits::new().define("a", Limit::fixed_window(1, HOUR)).expect("a limit");
     let limiter = database.limiter(limits);
     limiter.limit(("a", "k")).await.expect("a decision").enforce().expect("allowed");

@@ -124,9 +124,8 @@ async fn reset_of_a_hashed_key_is_the_end_of_its_window() {
 #[cfg(feature = "testing")]
 #[tokio::test]
 async fn reset_counts_down_within_every_window() {
-    use pg_limiter::testing::TestClock;
     let database = Database::migrated().await;
-    let clock = TestClock::install(&database.pool, &pg_limiter::Schema::default()).await.expect("a clock");
+    let clock = database.test_clock().await;
     let limiter = database.limiter(limits());
     for name in WINDOWS {
         let served = served(&limiter).await;
@@ -141,9 +140,8 @@ async fn reset_counts_down_within_every_window() {
 #[cfg(feature = "testing")]
 #[tokio::test]
 async fn the_databases_clock_is_read_again_after_a_minute() {
-    use pg_limiter::testing::TestClock;
     let database = Database::migrated().await;
-    let clock = TestClock::install(&database.pool, &pg_limiter::Schema::default()).await.expect("a clock");
+    let clock = database.test_clock().await;
     let served = served(&database.limiter(limits())).await;
     let ada = [("x-user", "u1")];
     check(&database, &served, "hourly", "u1").await;
@@ -170,9 +168,8 @@ async fn the_databases_clock_is_read_again_after_a_minute() {
 #[cfg(feature = "testing")]
 #[tokio::test]
 async fn reset_of_a_bucket_counts_down_to_its_next_token() {
-    use pg_limiter::testing::TestClock;
     let database = Database::migrated().await;
-    let clock = TestClock::install(&database.pool, &pg_limiter::Schema::default()).await.expect("a clock");
+    let clock = database.test_clock().await;
     let limiter = database.limiter(limits());
     let layer = RateLimitLayer::new(limiter.clone()).limit("bucket", user()).expect("a limit").x_ratelimit_headers();
     let layer = layer.cost(|request| if request.uri.path() == "/free" { 0 } else { 1 });

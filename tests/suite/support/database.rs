@@ -192,6 +192,14 @@ impl Database {
         Limiter::with_config(self.app.clone(), limits, Self::config())
     }
 
+    /// A test clock that the application's limiters hear of at once: it knows them by the address that they connect to.
+    #[cfg(feature = "testing")]
+    pub async fn test_clock(&self) -> pg_limiter::testing::TestClock {
+        let pool = if pooler::is_asked_for() { &self.app } else { &self.pool };
+        let clock = pg_limiter::testing::TestClock::install(pool, &pg_limiter::Schema::default()).await;
+        clock.expect("a test clock")
+    }
+
     pub async fn pool(url: &str, connections: u32) -> PgPool {
         PgPoolOptions::new().max_connections(connections).connect(url).await.expect("connect to a database")
     }
