@@ -48,6 +48,7 @@ BEGIN
       worker text,
       lease_until bigint,
       enqueued_at bigint NOT NULL,
+      expires_at bigint,
       started_at bigint,
       finished_at bigint,
       CONSTRAINT jobs_pkey PRIMARY KEY (id)
@@ -80,6 +81,8 @@ BEGIN
   COMMENT ON COLUMN rate_limit.jobs.waits IS 'How often its handler asked to wait (Finish::Wait).';
   COMMENT ON COLUMN rate_limit.jobs.waits_until IS
     'The end of the last wait that its handler asked for: held_until of the group, for roles that may only read jobs.';
+  COMMENT ON COLUMN rate_limit.jobs.expires_at IS
+    'After this time, a waiting job is cancelled by the next worker that looks for jobs. NULL: it never is.';
   COMMENT ON COLUMN rate_limit.jobs.blocked_by IS
     'The limit that the workers did not know when the job was due, so that none could start it. A concurrency limit has /slots added.';
 END
@@ -112,6 +115,10 @@ BEGIN
     CREATE INDEX jobs_dead
       ON rate_limit.jobs (queue, finished_at) WHERE state = 'dead';
   END IF;
+  IF pg_catalog.to_regclass($name$rate_limit.jobs_expiring$name$) IS NULL THEN
+    CREATE INDEX jobs_expiring
+      ON rate_limit.jobs (queue, expires_at) WHERE expires_at IS NOT NULL AND state IN ('scheduled', 'available');
+  END IF;
   IF pg_catalog.to_regclass($name$rate_limit.jobs_paid$name$) IS NULL THEN
     CREATE INDEX jobs_paid
       ON rate_limit.jobs (queue, state, paid_until) WHERE paid_until IS NOT NULL;
@@ -134,6 +141,7 @@ BEGIN
     key text COLLATE "C" NOT NULL,
     not_before bigint NOT NULL DEFAULT 0,
     held_until bigint NOT NULL DEFAULT 0,
+    held_before bigint,
     has_line boolean NOT NULL DEFAULT false,
     lag bigint NOT NULL DEFAULT 0,
     refused_job bigint,
@@ -148,6 +156,8 @@ BEGIN
   COMMENT ON COLUMN rate_limit.groups.not_before IS 'Workers look at the group again at this time.';
   COMMENT ON COLUMN rate_limit.groups.held_until IS
     'A handler asked to wait until this time (Finish::Wait). Nothing of the group starts before.';
+  COMMENT ON COLUMN rate_limit.groups.held_before IS
+    'The group is paused, and held_until is the end of the year 9999. This was its held_until before. NULL: it is not paused.';
   COMMENT ON COLUMN rate_limit.groups.has_line IS 'Some of its jobs are available.';
   COMMENT ON COLUMN rate_limit.groups.lag IS 'How far, in microseconds, the line is behind the reserved times.';
   COMMENT ON COLUMN rate_limit.groups.refused_job IS 'The job that its limits refused last.';
@@ -195,6 +205,24 @@ BEGIN
 END
 $table$;
 
+-- A queue without a row here is neither paused nor draining.
+DO $table$
+BEGIN
+  IF pg_catalog.to_regclass($name$rate_limit.queues$name$) IS NOT NULL THEN
+    RETURN;
+  END IF;
+  CREATE TABLE rate_limit.queues (
+    queue text COLLATE "C" NOT NULL,
+    paused_at bigint,
+    draining_at bigint,
+    CONSTRAINT queues_pkey PRIMARY KEY (queue)
+  );
+  COMMENT ON TABLE rate_limit.queues IS 'Queues that are paused or draining.';
+  COMMENT ON COLUMN rate_limit.queues.paused_at IS 'Since then, no job starts. NULL: jobs start.';
+  COMMENT ON COLUMN rate_limit.queues.draining_at IS 'Since then, the queue takes no new jobs. NULL: it takes them.';
+END
+$table$;
+
 -- Views for people with psql: what is stored, with readable times. No function reads them. To change the type of a column, a
 -- migration drops the views that contain it first.
 DO $view$
@@ -206,7 +234,10 @@ BEGIN
       j.key,
       j.scheduled,
       j.available,
-      pg_catalog.to_timestamp(greatest(j.first_at, g.held_until) / 1e6) AS next_start,
+      CASE
+        WHEN g.held_before IS NULL AND q.paused_at IS NULL
+        THEN pg_catalog.to_timestamp(greatest(j.first_at, g.held_until) / 1e6)
+      END AS next_start,
       CASE WHEN g.has_line THEN g.lag / 1e6 * interval '1 second' END AS lag,
       g.slot_name AS waits_for_limit,
       g.slot_key AS waits_for_key
@@ -221,11 +252,13 @@ BEGIN
       WHERE w.state IN ('scheduled', 'available')
       GROUP BY w.queue, w.key
     ) AS j
-    LEFT JOIN rate_limit.groups AS g ON g.queue = j.queue AND g.key = j.key;
+    LEFT JOIN rate_limit.groups AS g ON g.queue = j.queue AND g.key = j.key
+    LEFT JOIN rate_limit.queues AS q ON q.queue = j.queue;
     COMMENT ON VIEW rate_limit.queue_groups IS 'The groups of the queues in which jobs wait.';
     COMMENT ON COLUMN rate_limit.queue_groups.available IS
       'Jobs that are due, and wait in line because the limit lets none start yet.';
-    COMMENT ON COLUMN rate_limit.queue_groups.next_start IS 'No waiting job of the group starts before.';
+    COMMENT ON COLUMN rate_limit.queue_groups.next_start IS
+      'No waiting job of the group starts before. NULL: the queue or the group is paused.';
     COMMENT ON COLUMN rate_limit.queue_groups.lag IS
       'How far the line is behind the times reserved for its jobs. NULL: there is no line.';
     COMMENT ON COLUMN rate_limit.queue_groups.waits_for_limit IS

@@ -66,6 +66,7 @@ DECLARE
   stopped_ids bigint[];
   stopped_ats bigint[];
   has_parked boolean := false;
+  is_paused boolean;
   -- the concurrency limits among limit_*, which leave out the others
   slot_limit_names text[] := '{}';
   slot_capacities double precision[];
@@ -115,10 +116,17 @@ BEGIN
     RETURN;
   END IF;
 
+  is_paused := EXISTS (
+    SELECT
+    FROM rate_limit.queues AS q
+    WHERE q.queue = queue_name AND q.paused_at IS NOT NULL
+  );
   horizon := clock + ahead;
-  SELECT l.groups, l.due_ids, l.front_ids, l.lowest_priority, l.lowest_id, l.blocked_names
-  INTO groups, due_ids, front_ids, lowest_priority, lowest_id, blocked_names
-  FROM rate_limit._lock_due(queue_name, most, horizon, limit_names, slot_limit_names) AS l;
+  IF NOT is_paused THEN
+    SELECT l.groups, l.due_ids, l.front_ids, l.lowest_priority, l.lowest_id, l.blocked_names
+    INTO groups, due_ids, front_ids, lowest_priority, lowest_id, blocked_names
+    FROM rate_limit._lock_due(queue_name, most, horizon, limit_names, slot_limit_names) AS l;
+  END IF;
   IF cardinality(groups) > 0 THEN
     SELECT
       s.started_ids, s.started_ats, s.started_leases, s.stopped_ids, s.stopped_ats, s.waiting, s.slot_buckets, s.passed
@@ -160,7 +168,7 @@ BEGIN
   job_id := NULL;
   SELECT n.next_in, n.lapsed, n.look_again INTO next_in, lapsed, look_again
   FROM rate_limit._plan_claim(
-    queue_name, worker_name, clock, sleep, cardinality(started_ids) = most, has_parked OR blocked_names IS NOT NULL,
+    queue_name, worker_name, clock, sleep, is_paused, cardinality(started_ids) = most, has_parked OR blocked_names IS NOT NULL,
     limit_names, slot_limit_names, slot_capacities, listens
   ) AS n;
   RETURN NEXT;

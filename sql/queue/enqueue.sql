@@ -8,6 +8,8 @@
 --                    cancelled is free. NULL: no id
 --   job_jitters      run_at is at random up to this many microseconds after the tokens are available; 0: it is not
 --   job_not_befores  run_at is not before this time; NULL: as soon as the tokens are available
+--   job_max_ages     in microseconds, from now or from job_not_befores on; a job that would start later is denied, and a job that
+--                    has not started by then is cancelled. NULL: no job has such a bound
 --   only_estimate    takes nothing and writes nothing
 --   job_slot_sizes   the number of slot items of each job; NULL: no job takes slots. A job takes them when it starts
 --   slot_*           one element for each slot item: the limit, the key, and the number of slots
@@ -23,9 +25,9 @@ CREATE OR REPLACE FUNCTION rate_limit._enqueue(
   item_counts double precision[], job_sizes integer[], job_keys text[], job_payloads text[], job_priorities integer[],
   job_unique_ids text[], job_jitters bigint[], job_not_befores bigint[], job_max_attempts integer[], only_estimate boolean,
   job_slot_sizes integer[] DEFAULT NULL, slot_names text[] DEFAULT NULL, slot_keys text[] DEFAULT NULL,
-  slot_counts double precision[] DEFAULT NULL, OUT job_outcomes text[], OUT job_ids bigint[], OUT job_run_ats bigint[],
-  OUT job_waits bigint[], OUT job_aheads bigint[], OUT item_refused boolean[], OUT item_values double precision[],
-  OUT job_states text[]
+  slot_counts double precision[] DEFAULT NULL, job_max_ages bigint[] DEFAULT NULL, OUT job_outcomes text[],
+  OUT job_ids bigint[], OUT job_run_ats bigint[], OUT job_waits bigint[], OUT job_aheads bigint[], OUT item_refused boolean[],
+  OUT item_values double precision[], OUT job_states text[]
 ) LANGUAGE plpgsql VOLATILE SECURITY DEFINER
 SET search_path = pg_catalog, pg_temp SET enable_seqscan = off SET enable_bitmapscan = off SET enable_indexscan = on
 SET enable_nestloop = on SET enable_sort = on SET jit = off
@@ -36,6 +38,7 @@ DECLARE
   taken double precision[];
   is_behind boolean; -- whether the group has a line
   wakes boolean; -- whether a worker sleeps until after the job's time
+  is_draining boolean; -- the queue takes no new jobs
 BEGIN
   IF NOT coalesce(
     cardinality(job_keys) = ALL (ARRAY[
@@ -51,7 +54,8 @@ BEGIN
   -- set-up cost in each transaction, so there are few of them.
   IF cardinality(job_keys) = 1 AND cardinality(bucket_names) = 1 AND cardinality(item_buckets) = 1
     AND limit_kinds[1] = 'token_bucket' AND coalesce(limit_shards[1], 1) = 1 AND NOT only_estimate
-    AND job_slot_sizes IS NULL AND job_unique_ids[1] IS NULL AND (job_not_befores[1] < rate_limit._clock() - 1000000) IS NOT TRUE
+    AND job_slot_sizes IS NULL AND job_max_ages IS NULL AND job_unique_ids[1] IS NULL
+    AND (job_not_befores[1] < rate_limit._clock() - 1000000) IS NOT TRUE
   THEN
     taken := rate_limit._decide_one(
       bucket_names[1], bucket_keys[1], 'token_bucket', limit_rates[1], limit_periods[1],
@@ -89,8 +93,13 @@ BEGIN
         SELECT
         FROM rate_limit.workers AS w
         WHERE w.queue = queue_name AND w.asleep_until > j.run_at
-      ) AS wakes
-    INTO job_outcomes, job_ids, job_run_ats, job_waits, is_behind, wakes;
+      ) AS wakes,
+      EXISTS (
+        SELECT
+        FROM rate_limit.queues AS q
+        WHERE q.queue = queue_name AND q.draining_at IS NOT NULL
+      ) AS is_draining
+    INTO job_outcomes, job_ids, job_run_ats, job_waits, is_behind, wakes, is_draining;
     IF wakes THEN
       PERFORM rate_limit._ring(queue_name, job_run_ats[1]);
     END IF;
@@ -100,7 +109,19 @@ BEGIN
         item_limits, limit_kinds, limit_rates, limit_periods, limit_capacities, limit_starts);
       job_waits[1] := greatest(job_run_ats[1] - clock, 0);
     END IF;
-    RETURN;
+    IF NOT is_draining THEN
+      RETURN;
+    END IF;
+  END IF;
+
+  IF EXISTS (
+    SELECT
+    FROM rate_limit.queues AS q
+    WHERE q.queue = queue_name AND q.draining_at IS NOT NULL
+  )
+  THEN
+    RAISE EXCEPTION 'the queue "%" takes no new jobs: it is draining', queue_name
+      USING ERRCODE = 'RL503', HINT = 'Resume the queue, or enqueue to another one.';
   END IF;
 
   IF job_slot_sizes IS NOT NULL AND NOT coalesce(
@@ -138,7 +159,7 @@ BEGIN
     queue_name, limit_kinds, limit_rates, limit_periods, limit_capacities, limit_max_reserved, limit_starts,
     limit_resolutions, limit_shards, bucket_names, bucket_keys, item_buckets, item_limits, item_counts, job_sizes,
     job_keys, job_payloads, job_priorities, job_unique_ids, job_jitters, job_not_befores, job_max_attempts, only_estimate,
-    job_slot_sizes, slot_names, slot_keys, slot_counts, job_outcomes
+    job_slot_sizes, slot_names, slot_keys, slot_counts, job_max_ages, job_outcomes
   ) AS e;
   IF only_estimate THEN
     job_aheads := ARRAY(

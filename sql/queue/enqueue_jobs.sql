@@ -6,7 +6,8 @@ CREATE OR REPLACE FUNCTION rate_limit._enqueue_jobs(
   limit_shards integer[], bucket_names text[], bucket_keys text[], item_buckets integer[], item_limits integer[],
   item_counts double precision[], job_sizes integer[], job_keys text[], job_payloads text[], job_priorities integer[],
   job_unique_ids text[], job_jitters bigint[], job_not_befores bigint[], job_max_attempts integer[], only_estimate boolean,
-  job_slot_sizes integer[], slot_names text[], slot_keys text[], slot_counts double precision[], INOUT job_outcomes text[],
+  job_slot_sizes integer[], slot_names text[], slot_keys text[], slot_counts double precision[], job_max_ages bigint[],
+  INOUT job_outcomes text[],
   OUT job_ids bigint[], OUT job_run_ats bigint[], OUT job_waits bigint[], OUT item_refused boolean[],
   OUT item_values double precision[], OUT job_states text[]
 ) LANGUAGE plpgsql VOLATILE
@@ -20,8 +21,7 @@ DECLARE
   ops text[]; -- NULL: all jobs take tokens
   admitted integer[];
   waits bigint[];
-  slots bigint[]; -- when the tokens are available
-  first_at bigint; -- the first of these times
+  slots bigint[]; -- when the tokens of scheduled jobs are available
   line_keys text[] := job_keys; -- the group of each job, or of the existing job of its id
   line_priorities integer[] := job_priorities;
   last_items integer[]; -- the last item of each job
@@ -52,28 +52,22 @@ BEGIN
   clock := rate_limit._clock(); -- After the locks, and not before the time at which the waits start.
   SELECT
     array_agg(o.outcome ORDER BY o.nth),
-    array_agg(o.slot ORDER BY o.nth),
+    array_agg(CASE WHEN o.outcome = 'scheduled' THEN o.slot END ORDER BY o.nth),
     array_agg(o.last_item ORDER BY o.nth),
     array_agg(CASE WHEN o.outcome = 'scheduled' THEN greatest(o.slot, clock) END ORDER BY o.nth),
-    array_agg(CASE WHEN o.outcome = 'scheduled' THEN greatest(o.slot - clock, 0) ELSE o.wait END ORDER BY o.nth),
-    min(o.slot) FILTER (WHERE o.outcome = 'scheduled')
-  INTO job_outcomes, slots, last_items, job_run_ats, job_waits, first_at
+    array_agg(
+      CASE o.outcome
+        WHEN 'scheduled' THEN greatest(o.slot - clock, 0)
+        WHEN 'late' THEN o.slot - o.latest
+        ELSE o.wait
+      END ORDER BY o.nth)
+  INTO job_outcomes, slots, last_items, job_run_ats, job_waits
   FROM (
     SELECT
-      u.nth, u.wait, u.last_item,
-      greatest(
-        clock + coalesce(u.wait, 0) + (random() * u.jitter)::bigint, u.not_before,
-        CASE
-          WHEN u.not_before IS NULL AND u.jitter = 0
-          THEN rate_limit._last_time(
-            queue_name, u.key, u.priority,
-            ARRAY(SELECT bucket_names[b] FROM unnest(item_buckets[u.last_item - u.size + 1:u.last_item]) AS b),
-            ARRAY(SELECT bucket_keys[b] FROM unnest(item_buckets[u.last_item - u.size + 1:u.last_item]) AS b))
-        END
-      ) AS slot,
+      u.nth, u.wait, u.last_item, s.slot, s.latest,
       CASE
         WHEN u.outcome IS NOT NULL THEN u.outcome
-        WHEN coalesce(u.admitted, 1) = 1 THEN 'scheduled'
+        WHEN coalesce(u.admitted, 1) = 1 THEN CASE WHEN s.slot > s.latest THEN 'late' ELSE 'scheduled' END
         -- The call may have waited for the job with the same id, which took the last tokens.
         WHEN u.unique_id IS NOT NULL AND EXISTS (
           SELECT
@@ -86,32 +80,48 @@ BEGIN
     FROM (
       SELECT u.*, sum(u.size) OVER (ORDER BY u.nth)::integer AS last_item
       FROM unnest(
-        job_keys, job_priorities, job_sizes, job_outcomes, admitted, waits, job_unique_ids, job_jitters, job_not_befores
-      ) WITH ORDINALITY AS u (key, priority, size, outcome, admitted, wait, unique_id, jitter, not_before, nth)
+        job_keys, job_priorities, job_sizes, job_outcomes, admitted, waits, job_unique_ids, job_jitters, job_not_befores,
+        job_max_ages
+      ) WITH ORDINALITY AS u (key, priority, size, outcome, admitted, wait, unique_id, jitter, not_before, max_age, nth)
     ) AS u
+    CROSS JOIN LATERAL (
+      SELECT
+        greatest(clock, u.not_before) + u.max_age AS latest,
+        greatest(
+          clock + coalesce(u.wait, 0) + (random() * u.jitter)::bigint, u.not_before,
+          CASE
+            WHEN u.not_before IS NULL AND u.jitter = 0
+            THEN rate_limit._last_time(
+              queue_name, u.key, u.priority,
+              ARRAY(SELECT bucket_names[b] FROM unnest(item_buckets[u.last_item - u.size + 1:u.last_item]) AS b),
+              ARRAY(SELECT bucket_keys[b] FROM unnest(item_buckets[u.last_item - u.size + 1:u.last_item]) AS b))
+          END
+        ) AS slot
+    ) AS s
   ) AS o;
 
-  IF first_at IS NOT NULL AND NOT only_estimate THEN
+  IF array_remove(slots, NULL) <> '{}' AND NOT only_estimate THEN
     job_ids := rate_limit._write_jobs(
       queue_name, bucket_names, bucket_keys, item_buckets, item_counts, job_sizes, last_items, job_keys, job_payloads,
       job_priorities, job_unique_ids, job_jitters, job_not_befores, job_max_attempts, job_outcomes, slots, clock,
-      job_slot_sizes, slot_names, slot_keys, slot_counts);
+      job_slot_sizes, slot_names, slot_keys, slot_counts, job_max_ages);
   END IF;
-  IF array_remove(job_unique_ids, NULL) <> '{}' THEN
-    -- Jobs that were not written, because another transaction has written one with their id since: return the tokens.
+  IF array_remove(job_unique_ids, NULL) <> '{}' OR 'late' = ANY (job_outcomes) THEN
+    -- Jobs that were not written, because another transaction has written one with their id since, or because they would be too
+    -- old: return the tokens.
     FOR other IN
       SELECT u.nth::integer AS nth, u.size, u.last_item - u.size + 1 AS first_item, u.last_item
       FROM unnest(job_ids, job_outcomes, job_sizes, last_items) WITH ORDINALITY AS u (id, outcome, size, last_item, nth)
-      WHERE u.id IS NULL AND u.outcome = 'scheduled' AND NOT only_estimate
+      WHERE u.outcome = 'late' OR u.id IS NULL AND u.outcome = 'scheduled' AND NOT only_estimate
       ORDER BY u.nth
     LOOP
-      job_outcomes[other.nth] := 'duplicate';
+      job_outcomes[other.nth] := CASE job_outcomes[other.nth] WHEN 'late' THEN 'denied' ELSE 'duplicate' END;
       PERFORM rate_limit._decide(
         limit_kinds, limit_rates, limit_periods, limit_capacities, limit_max_reserved, limit_starts, limit_resolutions,
         limit_shards, bucket_names, bucket_keys, item_buckets[other.first_item:other.last_item],
         item_limits[other.first_item:other.last_item], item_counts[other.first_item:other.last_item], ARRAY['credit'], NULL,
         ARRAY[other.size], NULL, NULL)
-      WHERE other.size > 0;
+      WHERE other.size > 0 AND NOT only_estimate;
     END LOOP;
   END IF;
   IF 'duplicate' = ANY (job_outcomes) THEN
@@ -145,8 +155,8 @@ BEGIN
       job_waits[other.nth] := greatest(job_run_ats[other.nth] - clock, 0);
     END LOOP;
   END IF;
-  IF first_at IS NOT NULL AND NOT only_estimate THEN
-    PERFORM rate_limit._ring(queue_name, first_at);
+  IF array_remove(slots, NULL) <> '{}' AND NOT only_estimate THEN
+    PERFORM rate_limit._ring(queue_name, (SELECT min(s) FROM unnest(slots) AS s));
   END IF;
 END
 $function$;

@@ -20,7 +20,9 @@ DECLARE
   ready_at bigint;
   waits bigint[];
 BEGIN
-  SELECT g.not_before, g.held_until, g.lag INTO job_group
+  -- A pause is left out, because its length is not known.
+  SELECT coalesce(g.held_before, g.not_before) AS not_before, coalesce(g.held_before, g.held_until) AS held_until, g.lag
+  INTO job_group
   FROM rate_limit.groups AS g
   WHERE g.queue = queue_name AND g.key = job_key AND g.has_line;
   IF NOT FOUND THEN

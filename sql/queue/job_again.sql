@@ -67,9 +67,10 @@ BEGIN
       SET
         not_before = greatest(g.not_before, excluded.not_before),
         held_until = greatest(g.held_until, excluded.held_until),
+        held_before = CASE WHEN g.held_before IS NOT NULL THEN greatest(g.held_before, excluded.held_until) END,
         has_line = true,
-        lag = greatest(g.not_before, excluded.not_before) - job.run_at
-      RETURNING g.held_until INTO job.waits_until;
+        lag = greatest(coalesce(g.held_before, g.not_before), excluded.not_before) - job.run_at
+      RETURNING coalesce(g.held_before, g.held_until) INTO job.waits_until;
     END IF;
     UPDATE rate_limit.jobs AS j
     SET

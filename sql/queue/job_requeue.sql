@@ -27,7 +27,8 @@ BEGIN
       job, limit_names, limit_kinds, limit_rates, limit_periods, limit_capacities, limit_starts, limit_shards),
     job.not_before);
   UPDATE rate_limit.jobs AS j
-  SET state = 'scheduled', run_at = ready, failures = 0, waits = 0, used_counts = NULL, finished_at = NULL
+  SET state = 'scheduled', run_at = ready, failures = 0, waits = 0, used_counts = NULL, finished_at = NULL,
+    expires_at = NULL
   WHERE j.id = job_id;
   PERFORM rate_limit._ring(queue_name, ready);
   RETURN ready;

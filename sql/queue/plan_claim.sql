@@ -1,14 +1,15 @@
 -- Ends a claim: records until when the worker sleeps, and returns when there may be something to do. If the concurrency limits
 -- that the worker knows are not those of its last claim, groups that wait for their slots look again.
 --
+--   is_paused   the queue is paused: no job has to be waited for
 --   is_full     the claim has started as many jobs as the worker asked for, so the worker is awake
 --   listens     only a worker that hears notifications counts as asleep
 --   has_parked  the claim has put due jobs in line, which may have hidden others
 --   results     as of _claim
 CREATE OR REPLACE FUNCTION rate_limit._plan_claim(
-  queue_name text, worker_name text, clock bigint, sleep bigint, is_full boolean, has_parked boolean, limit_names text[],
-  slot_limit_names text[], slot_capacities double precision[], listens boolean, OUT next_in bigint, OUT lapsed boolean,
-  OUT look_again boolean
+  queue_name text, worker_name text, clock bigint, sleep bigint, is_paused boolean, is_full boolean, has_parked boolean,
+  limit_names text[], slot_limit_names text[], slot_capacities double precision[], listens boolean, OUT next_in bigint,
+  OUT lapsed boolean, OUT look_again boolean
 ) LANGUAGE plpgsql VOLATILE
 SET search_path = pg_catalog, pg_temp
 AS $function$
@@ -58,14 +59,14 @@ BEGIN
     END IF;
     SELECT g.not_before INTO other_at
     FROM rate_limit.groups AS g
-    WHERE g.queue = queue_name AND g.has_line
+    WHERE g.queue = queue_name AND g.has_line AND NOT is_paused
     ORDER BY g.not_before
     LIMIT 1;
     next_at := least(next_at, other_at);
     LOOP
       SELECT j.priority INTO level
       FROM rate_limit.jobs AS j
-      WHERE j.queue = queue_name AND j.state = 'scheduled' AND j.blocked_by IS NULL AND j.priority < level
+      WHERE j.queue = queue_name AND j.state = 'scheduled' AND j.blocked_by IS NULL AND j.priority < level AND NOT is_paused
       ORDER BY j.priority DESC
       LIMIT 1;
       EXIT WHEN NOT FOUND;

@@ -1,30 +1,45 @@
--- Ends the wait of a group that a handler asked for (Finish::Wait). Returns false if the group does not wait. The key is the
--- group as it is stored.
-CREATE OR REPLACE FUNCTION rate_limit.resume(queue text, key text) RETURNS boolean LANGUAGE plpgsql VOLATILE SECURITY DEFINER
+-- Starts the jobs of a queue, or of one of its groups, again. A queue is no longer paused, and no longer draining. A group is no
+-- longer paused; if it was not, this ends the wait that a handler asked for (Finish::Wait). So such a wait outlasts a pause.
+-- Returns false if there was nothing to end. The key is the group as it is stored; NULL: the whole queue.
+CREATE OR REPLACE FUNCTION rate_limit.resume(queue text, key text DEFAULT NULL) RETURNS boolean LANGUAGE plpgsql
+VOLATILE SECURITY DEFINER
 SET search_path = pg_catalog, pg_temp SET enable_indexscan = on SET enable_nestloop = on SET enable_sort = on SET jit = off
 AS $function$
 DECLARE
   clock CONSTANT bigint := rate_limit._clock();
+  is_resumed boolean;
 BEGIN
-  WITH held AS (
-    SELECT j.id
-    FROM rate_limit.jobs AS j
-    WHERE j.queue = resume.queue AND j.key = resume.key AND j.waits_until > clock
-    ORDER BY j.run_at, j.id
-    FOR NO KEY UPDATE
-  )
-  UPDATE rate_limit.jobs AS j
-  SET waits_until = NULL
-  FROM held AS h
-  WHERE j.id = h.id;
-  UPDATE rate_limit.groups AS g
-  SET not_before = 0, held_until = 0, lag = 0
-  WHERE g.queue = resume.queue AND g.key = resume.key AND g.held_until > clock;
-  IF NOT FOUND THEN
-    RETURN false;
+  IF key IS NULL THEN
+    DELETE FROM rate_limit.queues AS q
+    WHERE q.queue = resume.queue;
+    is_resumed := FOUND;
+  ELSE
+    UPDATE rate_limit.groups AS g
+    SET not_before = g.held_before, held_until = g.held_before, held_before = NULL, lag = 0
+    WHERE g.queue = resume.queue AND g.key = resume.key AND g.held_before IS NOT NULL;
+    is_resumed := FOUND;
+    IF NOT is_resumed THEN
+      WITH held AS (
+        SELECT j.id
+        FROM rate_limit.jobs AS j
+        WHERE j.queue = resume.queue AND j.key = resume.key AND j.waits_until > clock
+        ORDER BY j.run_at, j.id
+        FOR NO KEY UPDATE
+      )
+      UPDATE rate_limit.jobs AS j
+      SET waits_until = NULL
+      FROM held AS h
+      WHERE j.id = h.id;
+      UPDATE rate_limit.groups AS g
+      SET not_before = 0, held_until = 0, lag = 0
+      WHERE g.queue = resume.queue AND g.key = resume.key AND g.held_until > clock;
+      is_resumed := FOUND;
+    END IF;
   END IF;
-  PERFORM rate_limit._ring(queue, clock);
-  RETURN true;
+  IF is_resumed THEN
+    PERFORM rate_limit._ring(queue, clock);
+  END IF;
+  RETURN is_resumed;
 END
 $function$;
-COMMENT ON FUNCTION rate_limit.resume IS 'Ends the wait of a group of jobs that a handler asked for.';
+COMMENT ON FUNCTION rate_limit.resume IS 'Starts the jobs of a queue or a group again, after a pause or a handler''s wait.';

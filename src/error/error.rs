@@ -2,7 +2,7 @@ use std::time::Duration;
 
 use crate::call::InvalidCall;
 use crate::error::classify::{
-    Cause, NoRuntime, Phase, ReadOnlyByDefault, SchemaTooNew, classify, is_not_supported, is_unknown_zone,
+    Cause, NoRuntime, Phase, ReadOnlyByDefault, SchemaTooNew, classify, is_draining, is_not_supported, is_unknown_zone,
     refuses_settings, sqlstate,
 };
 use crate::error::{Denied, Engine, InvalidJob, clone_error, without_keys};
@@ -324,6 +324,7 @@ impl Error {
                 "{}; use the name of a time zone that the server lists in pg_timezone_names",
                 database_message(&source)
             ))),
+            Cause::Refused if is_draining(&source) => Self::InvalidJob(InvalidJob::Draining),
             Cause::Refused | Cause::Data => Self::Database { source },
         }
     }

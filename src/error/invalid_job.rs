@@ -49,6 +49,10 @@ pub enum InvalidJob {
     /// The job's `run_at` is in the past. Nothing was enqueued, and no token was taken.
     #[error("run_at is in the past; leave it out to run the job as soon as its limits allow")]
     RunAtPast,
+    /// The queue is [draining](crate::queue::Queue::drain): it takes no new jobs. Nothing was enqueued, and no token was taken. In
+    /// your transaction, the server has rejected the statement: roll back.
+    #[error("the queue takes no new jobs: it is draining; resume it, or enqueue to another one")]
+    Draining,
     /// A time or a duration is out of range.
     #[error("{what} is out of range; keep it within 36,525 days")]
     Time {

@@ -59,7 +59,7 @@ impl Use {
     pub const fn relations(self) -> &'static [&'static str] {
         match self {
             Self::Reader | Self::Operator => {
-                &["buckets", "limits", "queue_groups", "queue_jobs", "rate_limits", "jobs", "groups"]
+                &["buckets", "limits", "queue_groups", "queue_jobs", "rate_limits", "jobs", "groups", "queues"]
             }
             _ => &[],
         }
@@ -186,7 +186,10 @@ const CALLABLE: &[CallableFunction] = &[
     of("_job_settle", &[Worker], "correct what a job has taken: give back tokens"),
     of("_job_cancel", &[Worker, Operator], JOBS),
     of("_job_requeue", &[Worker, Operator], JOBS),
-    of("resume", &[Worker, Operator], "end the wait of a group"),
+    of("requeue_dead", &[Worker, Operator], JOBS),
+    of("pause", &[Worker, Operator], "stop every queue and group"),
+    of("resume", &[Worker, Operator], "end the pause or the wait of every queue and group"),
+    of("drain", &[Worker, Operator], "stop every queue from taking new jobs"),
     of("_jobs_discard", &[Worker, Operator], "delete dead jobs of every queue"),
     of("_jobs_prune", &[Worker, Operator], "delete finished jobs of every queue"),
     of("_dead_jobs_prune", &[Worker, Operator], "delete dead jobs of every queue"),

@@ -62,7 +62,7 @@ pub struct WorkerConfig {
     /// failure does not reset them. `None`: any number of times.
     pub max_waits: Option<u32>,
     /// The longest time for which [`Finish::Wait`](crate::queue::Finish::Wait) holds a group. A longer wait is cut to this, with
-    /// an event of level WARN: a third party's `Retry-After` may be wrong. [`Queue::resume`](crate::queue::Queue::resume) ends a
+    /// an event of level WARN: a third party's `Retry-After` may be wrong. [`Queue::resume_group`](crate::queue::Queue::resume_group) ends a
     /// wait earlier.
     pub longest_wait: Duration,
     /// How long a worker that is asked to stop waits for its running jobs. It then stops the rest and gives them back to the

@@ -14,7 +14,7 @@ use crate::sql::Statements;
 use crate::sql::queue::{Claim, Claimed, QueueStatements, claim, read};
 use crate::transact::{Isolation, Statement};
 
-type Running<'c, T> = Pin<Box<dyn Future<Output = Result<T, sqlx::Error>> + Send + 'c>>;
+pub(super) type Running<'c, T> = Pin<Box<dyn Future<Output = Result<T, sqlx::Error>> + Send + 'c>>;
 
 /// A statement with its arguments.
 struct OwnTransaction<'a, A, T, const ONLY_READS: bool> {

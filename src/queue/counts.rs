@@ -35,6 +35,10 @@ pub struct GroupCounts {
     pub waiting_until: Option<SystemTime>,
     /// Jobs among the scheduled ones that no worker can start: see [`JobInfo::blocked_by`](crate::queue::JobInfo::blocked_by).
     pub blocked: u64,
+    /// Whether the group or its whole queue is paused: see [`Queue::pause`](crate::queue::Queue::pause).
+    pub is_paused: bool,
+    /// Whether its queue is [draining](crate::queue::Queue::drain).
+    pub is_draining: bool,
 }
 
 impl fmt::Debug for GroupCounts {
@@ -52,6 +56,8 @@ impl fmt::Debug for GroupCounts {
             .field("overdue", &self.overdue)
             .field("waiting_until", &self.waiting_until)
             .field("blocked", &self.blocked)
+            .field("is_paused", &self.is_paused)
+            .field("is_draining", &self.is_draining)
             .finish()
     }
 }
@@ -71,6 +77,8 @@ impl From<GroupRow> for GroupCounts {
             overdue: since(row.next_at.filter(|at| *at <= row.clock)),
             waiting_until: row.waits_until.map(time::from_micros),
             blocked: row.blocked.unsigned_abs(),
+            is_paused: row.is_paused,
+            is_draining: row.is_draining,
             queue: row.queue,
             group: row.key,
         }

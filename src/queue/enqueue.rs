@@ -30,6 +30,7 @@ impl<'a> Enqueueing<'a> {
             arrays.jitters.push(job.jitter);
             arrays.not_befores.push(job.not_before);
             arrays.max_attempts.push(job.max_attempts);
+            arrays.max_ages.push(job.max_age);
             arrays.slot_sizes.push(i32::try_from(job.slots.len()).unwrap_or(i32::MAX));
             for slot in &job.slots {
                 arrays.slot_names.push(Arc::clone(&slot.name));

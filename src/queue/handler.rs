@@ -26,7 +26,7 @@ pub enum Finish {
     /// [`WorkerConfig::max_waits`](crate::queue::WorkerConfig::max_waits) waits, each further one counts as a failure, too.
     ///
     /// A wait longer than [`WorkerConfig::longest_wait`](crate::queue::WorkerConfig::longest_wait) is cut to that.
-    /// [`Queue::resume`](crate::queue::Queue::resume) ends a wait early. Cancelling the job does not.
+    /// [`Queue::resume_group`](crate::queue::Queue::resume_group) ends a wait early. Cancelling the job does not.
     ///
     /// Jobs of the group that have already started keep running. Jobs that other workers have already claimed, for the next
     /// milliseconds, still start.

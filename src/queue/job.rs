@@ -51,6 +51,7 @@ pub struct Job {
     jitter: Duration,
     run_at: Option<SystemTime>,
     max_attempts: Option<u32>,
+    max_age: Option<Duration>,
 }
 
 /// A checked job.
@@ -67,6 +68,7 @@ pub(super) struct ReadyJob {
     pub(super) jitter: i64,
     pub(super) not_before: Option<i64>,
     pub(super) max_attempts: i32,
+    pub(super) max_age: Option<i64>,
 }
 
 impl fmt::Debug for Job {
@@ -100,6 +102,7 @@ impl Job {
             jitter: Duration::ZERO,
             run_at: None,
             max_attempts: None,
+            max_age: None,
         })
     }
 
@@ -146,6 +149,16 @@ impl Job {
     /// [`QueueConfig::max_attempts`](crate::queue::QueueConfig::max_attempts)). 0 is taken as 1.
     pub const fn max_attempts(mut self, attempts: u32) -> Self {
         self.max_attempts = Some(attempts);
+        self
+    }
+
+    /// Drops the job if it has not started within this time from now, or from [`run_at`](Self::run_at) if that is set (default: it
+    /// waits for as long as it takes). A job whose tokens would come later than that is denied when it is enqueued. A job that
+    /// waits for longer, because its queue or group is paused, workers are late, or it has failed, is cancelled when a worker next
+    /// looks for jobs; its `last_error` then says `expired`, and no token is given back. A worker looks some milliseconds before a
+    /// job starts. [`requeue`](crate::queue::Queue::requeue) takes the bound away.
+    pub const fn max_age(mut self, age: Duration) -> Self {
+        self.max_age = Some(age);
         self
     }
 
@@ -207,6 +220,7 @@ impl Job {
             jitter: time::length(self.jitter, "the jitter")?,
             not_before: self.run_at.map(|at| time::soon(at, "run_at")).transpose()?,
             max_attempts: i32::try_from(max_attempts).unwrap_or(i32::MAX),
+            max_age: self.max_age.map(|age| time::length(age, "max_age")).transpose()?,
         })
     }
 }

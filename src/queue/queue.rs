@@ -1,24 +1,33 @@
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
+use sqlx::PgConnection;
+
 use crate::call::{Item, Key};
 use crate::error::{Error, InvalidJob};
 use crate::limit::{LONGEST_NAME, is_storable};
 use crate::limiter::Limiter;
 use crate::observability::{self, CallSpan};
 use crate::queue::answers::{Settled, found, missing, no_such_item, settled};
-use crate::queue::context::QueueContext;
+use crate::queue::context::{QueueContext, Running};
 use crate::queue::enqueue::Enqueueing;
 use crate::queue::enqueue_batcher::EnqueueBatcher;
 use crate::queue::job::ReadyJob;
 use crate::queue::{Enqueued, Estimate, GroupCounts, Job, JobInfo, JobState, QueueConfig, time};
 use crate::sql::queue::{
-    EnqueueAnswer, JobFilter, KnownLimits, cancel, discard, group_rows, job_rows, prune, prune_dead, requeue, resume,
-    settle,
+    EnqueueAnswer, JobFilter, KnownLimits, QueueStatements, cancel, discard, drain, group_rows, job_rows, pause, prune,
+    prune_dead, requeue, requeue_dead, resume, settle,
 };
 
 /// The most jobs that one transaction deletes.
 const PRUNED_AT_ONCE: i32 = 1000;
+
+/// The most jobs that one transaction requeues: each takes a reservation.
+const REQUEUED_AT_ONCE: i32 = 100;
+
+/// A statement about a queue, or about one of its groups.
+type ChangeCall =
+    for<'c> fn(&'c mut PgConnection, &'c QueueStatements, &'c (Arc<str>, Option<String>)) -> Running<'c, bool>;
 
 /// Jobs that run later, with tokens that were reserved when they were enqueued: see the [module](crate::queue). Cheap to clone.
 ///
@@ -234,9 +243,105 @@ impl Queue {
         }
     }
 
-    /// Ends the wait of a group after [`Finish::Wait`](crate::queue::Finish::Wait): its jobs start again, as soon as their limits
-    /// allow. Returns whether the group waited. If keys are hashed, pass either the group itself or its hash, as in
-    /// [`GroupCounts::group`].
+    /// Requeues the dead jobs of the queue, those that died first first, and returns how many: see [`requeue`](Self::requeue). Of
+    /// several jobs with the same unique id, only the last one is requeued, and none if a newer job has the id.
+    ///
+    /// # Errors
+    /// See [`Queue`]. Jobs that were requeued before an error stay so.
+    ///
+    /// # Cancel safety
+    /// Safe. Jobs that were already requeued stay so.
+    ///
+    /// # In a transaction
+    /// Runs in several short transactions of its own, of up to 100 jobs each.
+    pub async fn requeue_dead(&self) -> Result<u64, Error> {
+        self.requeue_dead_of(None).await
+    }
+
+    /// Like [`requeue_dead`](Self::requeue_dead), for the dead jobs of one group: see [`pause_group`](Self::pause_group) for its
+    /// name.
+    ///
+    /// # Errors
+    /// See [`requeue_dead`](Self::requeue_dead).
+    ///
+    /// # Cancel safety
+    /// Safe. Jobs that were already requeued stay so.
+    ///
+    /// # In a transaction
+    /// Runs in several short transactions of its own, of up to 100 jobs each.
+    pub async fn requeue_dead_group(&self, group: impl Into<Key> + Send) -> Result<u64, Error> {
+        let mut requeued = 0;
+        for group in self.stored_groups(&group.into()) {
+            requeued += self.requeue_dead_of(Some(&group)).await?;
+        }
+        Ok(requeued)
+    }
+
+    async fn requeue_dead_of(&self, group: Option<&str>) -> Result<u64, Error> {
+        let arguments = ((&*self.name, group), KnownLimits::all(&self.context.limits()));
+        in_steps(1, || {
+            self.context.own(arguments.clone(), |conn, sql, (of, limits)| {
+                Box::pin(requeue_dead(conn, sql, *of, REQUEUED_AT_ONCE, limits))
+            })
+        })
+        .await
+    }
+
+    /// Pauses the queue: no job starts until it is [resumed](Self::resume). Jobs that run go on, and new jobs are enqueued as
+    /// before: the times of their tickets are those without the pause. Returns `false` if it was paused already. A claim that has
+    /// begun may still start jobs for some milliseconds. After the pause, late jobs start as fast as their limits allow.
+    ///
+    /// # Errors
+    /// See [`Queue`].
+    ///
+    /// # Cancel safety
+    /// Safe. The queue may still be paused after the future is dropped.
+    ///
+    /// # In a transaction
+    /// Runs in a transaction of its own.
+    pub async fn pause(&self) -> Result<bool, Error> {
+        self.change(None, |conn, sql, (name, group)| Box::pin(pause(conn, sql, name, group.as_deref()))).await
+    }
+
+    /// Ends the pause of the queue, and a [drain](Self::drain): its jobs start, as their limits allow, and it takes new ones.
+    /// Groups that are paused stay so. Returns whether the queue was paused or draining.
+    ///
+    /// # Errors
+    /// See [`Queue`].
+    ///
+    /// # Cancel safety
+    /// Safe. The queue may still be resumed after the future is dropped.
+    ///
+    /// # In a transaction
+    /// Runs in a transaction of its own.
+    pub async fn resume(&self) -> Result<bool, Error> {
+        self.change(None, |conn, sql, (name, group)| Box::pin(resume(conn, sql, name, group.as_deref()))).await
+    }
+
+    /// Pauses one group of the queue, as [`pause`](Self::pause) does for all of it. If keys are hashed, pass either the group itself
+    /// or its hash, as in [`GroupCounts::group`].
+    ///
+    /// # Errors
+    /// See [`Queue`].
+    ///
+    /// # Cancel safety
+    /// Safe. The group may still be paused after the future is dropped.
+    ///
+    /// # In a transaction
+    /// Runs in a transaction of its own.
+    pub async fn pause_group(&self, group: impl Into<Key> + Send) -> Result<bool, Error> {
+        let mut is_changed = false;
+        for group in self.stored_groups(&group.into()) {
+            let pause =
+                self.change(Some(group), |conn, sql, (name, group)| Box::pin(pause(conn, sql, name, group.as_deref())));
+            is_changed |= pause.await?;
+        }
+        Ok(is_changed)
+    }
+
+    /// Ends the pause of a group: its jobs start again, as soon as their limits allow. If the group is not paused, this ends its wait
+    /// after [`Finish::Wait`](crate::queue::Finish::Wait); so such a wait outlasts a pause. Returns whether there was a pause or a
+    /// wait to end. See [`pause_group`](Self::pause_group) for the group's name.
     ///
     /// # Errors
     /// See [`Queue`].
@@ -246,17 +351,42 @@ impl Queue {
     ///
     /// # In a transaction
     /// Runs in a transaction of its own.
-    pub async fn resume(&self, group: impl Into<Key> + Send) -> Result<bool, Error> {
-        let given = group.into();
-        let hashed = self.context.limiter.transaction_limiter().key_secret().map(|secret| secret.group(&given));
-        for group in hashed.iter().chain([&given]) {
-            let arguments = (&*self.name, &*group.0);
-            let run = self.context.own(arguments, |conn, sql, (name, group)| Box::pin(resume(conn, sql, name, group)));
-            if run.await? {
-                return Ok(true);
-            }
+    pub async fn resume_group(&self, group: impl Into<Key> + Send) -> Result<bool, Error> {
+        let mut is_changed = false;
+        for group in self.stored_groups(&group.into()) {
+            let resume = self
+                .change(Some(group), |conn, sql, (name, group)| Box::pin(resume(conn, sql, name, group.as_deref())));
+            is_changed |= resume.await?;
         }
-        Ok(false)
+        Ok(is_changed)
+    }
+
+    /// Lets the queue run empty: it takes no new jobs until it is [resumed](Self::resume), and works off those that it has, retries
+    /// included. An enqueue fails with [`InvalidJob::Draining`]. Returns how many jobs wait or run. Call it again to see how many
+    /// are left. Enqueues in transactions that have begun before may still commit.
+    ///
+    /// # Errors
+    /// See [`Queue`].
+    ///
+    /// # Cancel safety
+    /// Safe. The queue may still be draining after the future is dropped.
+    ///
+    /// # In a transaction
+    /// Runs in a transaction of its own.
+    pub async fn drain(&self) -> Result<u64, Error> {
+        let left = self.context.own(&*self.name, |conn, sql, name| Box::pin(drain(conn, sql, name)));
+        Ok(left.await?.unsigned_abs())
+    }
+
+    async fn change(&self, group: Option<String>, call: ChangeCall) -> Result<bool, Error> {
+        self.context.own((Arc::clone(&self.name), group), call).await
+    }
+
+    /// The names under which a group may be stored: if keys are hashed, the caller may know it by its name or by its hash.
+    fn stored_groups(&self, group: &Key) -> Vec<String> {
+        let secret = self.context.limiter.transaction_limiter().key_secret();
+        let hashed = secret.map(|secret| secret.group(group));
+        hashed.iter().chain([group]).map(|group| group.0.to_string()).collect()
     }
 
     /// Deletes the dead jobs among `ids`, and returns how many it deleted. Other jobs stay as they are: cancel a job that has
@@ -314,7 +444,7 @@ impl Queue {
     }
 
     /// Returns the number of jobs in each state, for each group. Reads all jobs of the queue. Needs the privilege to SELECT
-    /// from `rate_limit.jobs`.
+    /// from `rate_limit.jobs`, `groups` and `queues`.
     ///
     /// # Errors
     /// See [`Queue`].
@@ -347,7 +477,7 @@ impl Queue {
                 Box::pin(prune(conn, sql, name, *ended_for, PRUNED_AT_ONCE))
             })
         };
-        prune_in_steps(step).await
+        in_steps(PRUNED_AT_ONCE, step).await
     }
 
     /// Deletes jobs that have been dead for at least `dead_for`, and returns how many. Workers never delete dead jobs: you
@@ -400,17 +530,17 @@ pub(super) async fn prune_dead_of(
             Box::pin(prune_dead(conn, sql, *queue, *dead_for, PRUNED_AT_ONCE))
         })
     };
-    prune_in_steps(step).await
+    in_steps(PRUNED_AT_ONCE, step).await
 }
 
-/// Repeats the step until it deletes fewer jobs than it may. Returns how many were deleted.
-async fn prune_in_steps<F: Future<Output = Result<i64, Error>>>(step: impl Fn() -> F) -> Result<u64, Error> {
-    let mut pruned = 0;
+/// Repeats the step until it changes fewer jobs than `least`. Returns how many were changed.
+async fn in_steps<F: Future<Output = Result<i64, Error>>>(least: i32, step: impl Fn() -> F) -> Result<u64, Error> {
+    let mut changed = 0;
     loop {
-        let deleted = step().await?;
-        pruned += deleted.unsigned_abs();
-        if deleted < i64::from(PRUNED_AT_ONCE) {
-            return Ok(pruned);
+        let now = step().await?;
+        changed += now.unsigned_abs();
+        if now < i64::from(least) {
+            return Ok(changed);
         }
     }
 }

@@ -32,7 +32,7 @@ impl Queues {
     }
 
     /// The groups of a queue, or of all queues, with their jobs counted. Reads all jobs, and needs the privilege to SELECT from
-    /// `rate_limit.jobs`.
+    /// `rate_limit.jobs`, `groups` and `queues`.
     ///
     /// # Errors
     /// See [`Queue`](crate::queue::Queue).

@@ -70,6 +70,7 @@ mod queue_killed;
 mod queue_log;
 mod queue_notify;
 mod queue_pace;
+mod queue_paused;
 mod queue_retimed;
 mod queue_slots;
 mod queue_slots_killed;

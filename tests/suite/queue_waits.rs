@@ -220,14 +220,14 @@ async fn a_group_that_waits_can_be_resumed() {
     let database = Database::migrated().await;
     let limits = Limits::new().define("tenth", Limit::token_bucket(1000, SECOND)).expect("limits");
     let queue = queue_with(&database, limits).await;
-    assert!(!queue.resume("held").await.expect("an answer"), "no such group");
+    assert!(!queue.resume_group("held").await.expect("an answer"), "no such group");
     held_for_an_hour(&queue).await;
     let other = Queue::new(queue.limiter(), "other").expect("a queue");
-    assert!(!other.resume("held").await.expect("an answer"), "another queue");
+    assert!(!other.resume_group("held").await.expect("an answer"), "another queue");
     let watched = queue.clone();
     let resume = async move {
-        assert!(watched.resume("held").await.expect("an answer"));
-        assert!(!watched.resume("held").await.expect("an answer"), "it no longer waits");
+        assert!(watched.resume_group("held").await.expect("an answer"));
+        assert!(!watched.resume_group("held").await.expect("an answer"), "it no longer waits");
         let groups = watched.group_counts().await.expect("counts");
         assert_eq!(groups.iter().filter_map(|group| group.waiting_until).count(), 0);
         until_in_state(&watched, JobState::Done, 2).await;
@@ -249,7 +249,7 @@ async fn a_group_that_waits_can_be_resumed() {
                     rate_limit._clock() + 3600000000 FROM rate_limit.jobs WHERE queue = 'hashed' \
                     ON CONFLICT ON CONSTRAINT groups_pkey DO UPDATE SET held_until = excluded.held_until";
         database.execute(wait).await;
-        assert!(hashed.resume(name).await.expect("an answer"), "{name}");
+        assert!(hashed.resume_group(name).await.expect("an answer"), "{name}");
     }
 }
 
@@ -268,7 +268,7 @@ async fn a_wait_that_is_too_long_is_cut() {
         let left = "SELECT (held_until - rate_limit._clock()) / 1000000 FROM rate_limit.groups";
         let left = number(&database, left).await;
         assert!((seconds - 60..=seconds).contains(&left), "{left} s");
-        assert!(queue.resume("held").await.expect("an answer"));
+        assert!(queue.resume_group("held").await.expect("an answer"));
         database.execute("DELETE FROM rate_limit.jobs").await;
     }
 }

@@ -413,7 +413,7 @@ async fn functions_are_replaced_without_locks_on_tables() {
     database.execute(ALWAYS).await;
     let mut holder = PgConnection::connect(&database.url).await.expect("a connection");
     sqlx::raw_sql(
-        "BEGIN; LOCK TABLE rate_limit.rate_limits, rate_limit.jobs, rate_limit.groups, rate_limit.workers, rate_limit.answers
+        "BEGIN; LOCK TABLE rate_limit.rate_limits, rate_limit.jobs, rate_limit.groups, rate_limit.workers, rate_limit.queues, rate_limit.answers
          IN ACCESS EXCLUSIVE MODE",
     )
     .execute(&mut holder)

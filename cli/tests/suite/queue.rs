@@ -125,6 +125,7 @@ async fn groups_are_listed_with_job_counts() {
     let expected = json!({
         "queue": "q", "group": "a", "scheduled": 1, "available": 2, "running": 3, "done": 4, "dead": 5, "cancelled": 6,
         "oldest_ms": null, "overdue_ms": null, "waiting_until": null, "blocked": 0,
+        "paused": false, "draining": false,
     });
     assert_eq!(a, expected);
     assert_eq!((&all[1]["group"], &all[1]["oldest_ms"]), (&"b\u{1b}[31m\n".into(), &Value::Null));
@@ -489,7 +490,10 @@ async fn mistakes_and_failures_have_their_exit_codes() {
         ("show one", "one"),
         ("requeue 1", "there is no job 1"),
         ("cancel 1", "there is no job 1"),
-        ("resume q", "<GROUP>"),
+        ("resume q", "there is no queue \"q\""),
+        ("requeue 1 --group g", "--group"),
+        ("requeue --group g", "--dead"),
+        ("drain", "<QUEUE>"),
         ("resume q g", "there is no queue \"q\""),
         ("discard", "<ID>"),
         ("requeue --limits x", "<ID>"),
@@ -525,7 +529,8 @@ async fn mistakes_and_failures_have_their_exit_codes() {
         run(Some(&none.url), &args, "").refuses(3, &["\"rate_limit\"", "pg-limiter migrate"]);
         let elsewhere = [&args[..], &["--schema", "else"]].concat();
         run(Some(&none.url), &elsewhere, "").refuses(3, &["\"else\"", "pg-limiter migrate"]);
-        run(Some(&as_role), &args, "").refuses(3, &["permission denied", "jobs"]);
+        let table = if args == ["queue", "ls"] { "groups" } else { "jobs" }; // The first that it reads.
+        run(Some(&as_role), &args, "").refuses(3, &["permission denied", table]);
     }
     fixture.database.execute(&format!("DROP OWNED BY {role}; DROP ROLE {role}")).await;
 }

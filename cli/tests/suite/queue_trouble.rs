@@ -63,7 +63,40 @@ async fn resume_ends_the_wait_of_a_group() {
     fixture.database.execute(wait).await;
     let resumed = fixture.tool("resume q g");
     assert_eq!((resumed.code, resumed.stdout.trim()), (Some(0), "the group \"g\" starts its jobs again"));
-    assert_eq!(fixture.tool("resume q g").stdout.trim(), "the group \"g\" does not wait");
+    assert_eq!(fixture.tool("resume q g").stdout.trim(), "the group \"g\" is not paused, and does not wait");
     let object: Value = serde_json::from_str(&fixture.tool("resume q h --json").stdout).expect("JSON");
     assert_eq!(object, json!({"ok": true, "queue": "q", "group": "h", "resumed": false}));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn queues_and_groups_are_paused_resumed_and_drained() {
+    let fixture = QueueFixture::new().await;
+    fixture.enqueue("q", "fast", "g").await;
+    fixture.enqueue("q", "fast", "h").await;
+    assert!(!fixture.tool("ls").stdout.contains("HELD"));
+    for (args, expected) in [
+        ("pause q g", "the group \"g\" starts no job until it is resumed"),
+        ("pause q g", "the group \"g\" was paused before"),
+        ("drain q", "the queue \"q\" takes no new jobs until it is resumed; left in it: 2 jobs"),
+    ] {
+        let held = fixture.tool(args);
+        assert_eq!((held.code, held.stdout.trim()), (Some(0), expected), "{args}: {}", held.stderr);
+    }
+    let held = |args: &str| {
+        let groups = fixture.tool(args).stdout;
+        groups.lines().map(|line| line.rsplit("  ").next().unwrap_or_default().trim().to_owned()).collect::<Vec<_>>()
+    };
+    assert_eq!(held("ls"), ["HELD", "paused, draining", "draining"]);
+    let object: Value = serde_json::from_str(&fixture.tool("pause q --json").stdout).expect("JSON");
+    assert_eq!(object, json!({"ok": true, "queue": "q", "group": null, "paused": true}));
+    assert_eq!(fixture.tool("resume q").stdout.trim(), "the queue \"q\" starts its jobs again");
+    assert_eq!(held("ls"), ["HELD", "paused", "-"]);
+    assert_eq!(fixture.tool("resume q").stdout.trim(), "the queue \"q\" is neither paused nor draining");
+    // A queue can be paused before it has jobs.
+    let empty = fixture.tool("pause later");
+    assert_eq!(empty.code, Some(0));
+    assert!(empty.stderr.contains("the queue \"later\" has no jobs"), "{}", empty.stderr);
+    assert_eq!(fixture.tool("pause later").code, Some(2), "it was paused before, and has no jobs");
+    let object: Value = serde_json::from_str(&fixture.tool("drain later --wait --json").stdout).expect("JSON");
+    assert_eq!(object, json!({"ok": true, "queue": "later", "jobs": 0}));
 }

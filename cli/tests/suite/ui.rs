@@ -110,7 +110,20 @@ async fn without_allow_changes_nothing_can_be_changed() {
     let (database, _dir, limits) = filled().await;
     let ui = Ui::start(Some(&database), &["--limits", &limits]);
     let form = ui.form().await;
-    for path in ["/key/reset", "/key/credit", "/key/unblock", "/job/requeue", "/job/cancel", "/group/resume"] {
+    for path in [
+        "/key/reset",
+        "/key/credit",
+        "/key/unblock",
+        "/job/requeue",
+        "/job/cancel",
+        "/group/resume",
+        "/group/pause",
+        "/group/requeue",
+        "/queue/pause",
+        "/queue/resume",
+        "/queue/drain",
+        "/queue/requeue",
+    ] {
         let fields = [
             ("form", &*form),
             ("limit", "bucket"),

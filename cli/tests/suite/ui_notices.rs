@@ -68,6 +68,51 @@ async fn a_group_that_waits_for_its_handler_is_resumed_on_the_page() {
 }
 
 #[tokio::test]
+async fn queues_and_groups_are_paused_and_resumed_and_dead_jobs_requeued_on_the_page() {
+    let (database, _dir, limits) = filled().await;
+    let limiter = limiter(&database.pool, Limits::from_toml(LIMITS).expect("limits"), |_| {});
+    let queue = Queue::new(&limiter, "other").expect("a queue");
+    for _ in 0..2 {
+        let job = Job::new(("sharded", "g"), &"hello").expect("a job");
+        scheduled(&queue.enqueue(job).await.expect("an answer"));
+    }
+    let reads = Ui::start(Some(&database), &["--limits", &limits]);
+    let page = reads.get("/queue?queue=other").await.1;
+    assert!(!page.contains("Pause now") && !page.contains("/group/pause"), "{page}");
+
+    let ui = Ui::start(Some(&database), &["--limits", &limits, "--allow-changes"]);
+    let form = ui.form().await;
+    let of_queue = [("form", &*form), ("queue", "other")];
+    let of_group = [of_queue[0], of_queue[1], ("group", "g")];
+    let done = async |path: &str, fields: &[(&str, &str)], text: &str| {
+        let (code, shown) = ui.post(path, fields, &[]).await;
+        assert_eq!(code, 303, "{path}: {shown}");
+        let page = ui.get(&shown).await.1;
+        assert!(page.contains(text), "{path}: {page}");
+        assert_eq!(ui.post(path, &[("form", "0"), ("queue", "other")], &[]).await.0, 403, "{path}");
+        page
+    };
+    assert!(done("/group/pause", &of_group, "No job starts until it is resumed.").await.contains("its pause’s end"));
+    assert_eq!(ui.post("/group/pause", &of_group, &[]).await.0, 400);
+    assert!(!done("/group/resume", &of_group, "The group starts its jobs again").await.contains("its pause’s end"));
+    assert!(done("/queue/pause", &of_queue, "No job starts").await.contains("This queue is paused since"));
+    assert!(done("/queue/drain", &of_queue, "takes no new jobs").await.contains("This queue is draining since"));
+    let page = done("/queue/resume", &of_queue, "The queue starts its jobs again").await;
+    assert!(!page.contains("This queue is"), "{page}");
+    assert_eq!(ui.post("/queue/resume", &of_queue, &[]).await.0, 400);
+    for (path, fields) in [("/group/requeue", &of_group[..]), ("/queue/requeue", &of_queue)] {
+        assert_eq!(ui.post(path, fields, &[]).await.0, 400, "no job is dead");
+        database.execute("UPDATE rate_limit.jobs SET state = 'dead', finished_at = 1 WHERE queue = 'other'").await;
+        assert!(ui.get("/queue?queue=other&state=dead").await.1.contains("Requeue all now"));
+        done(path, fields, "Its dead jobs are requeued.").await;
+        assert_eq!(queue.group_counts().await.expect("counts")[0].scheduled, 2);
+    }
+    // A queue without jobs is listed while it is held.
+    Queue::new(&limiter, "later").expect("a queue").pause().await.expect("paused");
+    assert!(ui.get("/queue?queue=later").await.1.contains("This queue is paused since"));
+}
+
+#[tokio::test]
 async fn the_demo_with_a_database_is_refused() {
     let database = Database::empty().await;
     let args = ["ui", "--demo", "--listen", "127.0.0.1:0", "--database-url", &database.url];

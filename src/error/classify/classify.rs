@@ -59,6 +59,11 @@ pub(crate) fn is_not_supported(error: &sqlx::Error) -> bool {
     sqlstate(error) == "0A000"
 }
 
+/// Whether the queue's own functions refused a new job, because the queue is draining.
+pub(crate) fn is_draining(error: &sqlx::Error) -> bool {
+    sqlstate(error) == "RL503"
+}
+
 /// Whether the server does not know a time zone. PostgreSQL translates the message, so the name of its function decides, which
 /// depends on the version.
 pub(crate) fn is_unknown_zone(error: &sqlx::Error) -> bool {

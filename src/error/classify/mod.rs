@@ -8,7 +8,7 @@ mod table;
 
 pub(crate) use cause::{Cause, Phase};
 pub(crate) use classify::{
-    classify, is_cancelled, is_in_failed_transaction, is_not_supported, is_read_only, is_unknown_zone,
+    classify, is_cancelled, is_draining, is_in_failed_transaction, is_not_supported, is_read_only, is_unknown_zone,
     needs_another_level, read_only_in_chain, refuses_settings, sqlstate, transient_in_chain,
 };
 pub(crate) use migration::{MigrationCause, classify_migration};

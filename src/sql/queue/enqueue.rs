@@ -18,6 +18,8 @@ pub(crate) struct JobArrays {
     /// In microseconds since the Unix epoch.
     pub(crate) not_befores: Vec<Option<i64>>,
     pub(crate) max_attempts: Vec<i32>,
+    /// In microseconds.
+    pub(crate) max_ages: Vec<Option<i64>>,
     /// The number of slot items of each job.
     pub(crate) slot_sizes: Vec<i32>,
     /// One element for each slot item.
@@ -64,7 +66,8 @@ pub(crate) async fn enqueue(
         .bind(has_slots.then_some(&jobs.slot_sizes))
         .bind(has_slots.then(|| jobs.slot_names.iter().map(|name| &**name).collect::<Vec<&str>>()))
         .bind(has_slots.then(|| jobs.slot_keys.iter().map(|key| &**key).collect::<Vec<&str>>()))
-        .bind(has_slots.then_some(&jobs.slot_counts));
+        .bind(has_slots.then_some(&jobs.slot_counts))
+        .bind(jobs.max_ages.iter().any(Option::is_some).then_some(&jobs.max_ages));
     let row = query.fetch_one(conn).await?;
     let outcomes: Vec<String> = row.try_get("job_outcomes")?;
     let ids = optional(row.try_get("job_ids")?);

@@ -127,14 +127,45 @@ pub(crate) async fn requeue(
     limits.bind_with_shards(query).fetch_one(conn).await?.try_get(0)
 }
 
-/// Ends the wait of a group that a handler asked for, and returns whether it waited.
+/// Pauses a queue, or one of its groups. Returns whether it was not paused before.
+pub(crate) async fn pause(
+    conn: &mut PgConnection,
+    statements: &QueueStatements,
+    queue: &str,
+    group: Option<&str>,
+) -> Result<bool, sqlx::Error> {
+    statements.pause.scalar().bind(queue).bind(group).fetch_one(conn).await
+}
+
+/// Ends a pause, a drain or a wait. Returns whether there was one.
 pub(crate) async fn resume(
     conn: &mut PgConnection,
     statements: &QueueStatements,
     queue: &str,
-    group: &str,
+    group: Option<&str>,
 ) -> Result<bool, sqlx::Error> {
     statements.resume.scalar().bind(queue).bind(group).fetch_one(conn).await
+}
+
+/// Lets a queue run empty. Returns how many jobs are left.
+pub(crate) async fn drain(
+    conn: &mut PgConnection,
+    statements: &QueueStatements,
+    queue: &str,
+) -> Result<i64, sqlx::Error> {
+    statements.drain.scalar().bind(queue).fetch_one(conn).await
+}
+
+/// Requeues up to `most` dead jobs of a queue, or of one of its groups. Returns how many.
+pub(crate) async fn requeue_dead(
+    conn: &mut PgConnection,
+    statements: &QueueStatements,
+    (queue, group): (&str, Option<&str>),
+    most: i32,
+    limits: &KnownLimits,
+) -> Result<i64, sqlx::Error> {
+    let query = statements.requeue_dead.query().bind(queue).bind(group).bind(most);
+    limits.bind_with_shards(query).fetch_one(conn).await?.try_get(0)
 }
 
 /// Deletes jobs that were done or cancelled at least `ended_for` microseconds ago, and returns how many it deleted.

@@ -15,6 +15,8 @@ pub(crate) struct GroupRow {
     pub(crate) next_at: Option<i64>,
     pub(crate) waits_until: Option<i64>,
     pub(crate) blocked: i64,
+    pub(crate) is_paused: bool,
+    pub(crate) is_draining: bool,
 }
 
 #[derive(Clone, Debug)]
@@ -75,6 +77,8 @@ pub(crate) async fn group_rows(
             next_at: row.try_get("next_at")?,
             waits_until: row.try_get("waits_until")?,
             blocked: row.try_get("blocked")?,
+            is_paused: row.try_get("is_paused")?,
+            is_draining: row.try_get("is_draining")?,
         })
     };
     rows.iter().map(group).collect()

@@ -10,7 +10,8 @@ mod statements;
 pub(crate) use claim::{Claim, Claimed, ClaimedJob, SlotItem, claim, read};
 pub(crate) use enqueue::{EnqueueAnswer, JobArrays, enqueue};
 pub(crate) use jobs::{
-    Again, WalkedTo, again, cancel, discard, done, extend, lapsed, prune, prune_dead, requeue, resume, retime, settle,
+    Again, WalkedTo, again, cancel, discard, done, drain, extend, lapsed, pause, prune, prune_dead, requeue,
+    requeue_dead, resume, retime, settle,
 };
 pub(crate) use known_limits::KnownLimits;
 #[cfg(feature = "metrics")]

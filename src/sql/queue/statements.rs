@@ -37,7 +37,10 @@ pub(crate) struct QueueStatements {
     pub(super) cancel: Sql,
     pub(super) settle: Sql,
     pub(super) requeue: Sql,
+    pub(super) requeue_dead: Sql,
+    pub(super) pause: Sql,
     pub(super) resume: Sql,
+    pub(super) drain: Sql,
     pub(super) retime: Sql,
     pub(super) prune: Sql,
     pub(super) prune_dead: Sql,
@@ -57,19 +60,22 @@ impl QueueStatements {
             text(format!("SELECT {columns} FROM {quoted}.{function}({})", arguments.join(", ")))
         };
         let groups = format!(
-            "SELECT queue, key, \
+            "SELECT c.*, {clock} AS clock, g.held_before IS NOT NULL OR q.paused_at IS NOT NULL AS is_paused, \
+               q.draining_at IS NOT NULL AS is_draining \
+             FROM (SELECT queue, key, \
                pg_catalog.count(*) FILTER (WHERE state = 'scheduled') AS scheduled, \
                pg_catalog.count(*) FILTER (WHERE state = 'available') AS available, \
                pg_catalog.count(*) FILTER (WHERE state = 'running') AS running, \
                pg_catalog.count(*) FILTER (WHERE state = 'done') AS done, \
                pg_catalog.count(*) FILTER (WHERE state = 'dead') AS dead, \
                pg_catalog.count(*) FILTER (WHERE state = 'cancelled') AS cancelled, \
-               {clock} AS clock, \
                pg_catalog.min(enqueued_at) FILTER (WHERE state IN ('scheduled', 'available')) AS oldest, \
                pg_catalog.min(run_at) FILTER (WHERE state IN ('scheduled', 'available')) AS next_at, \
                pg_catalog.max(waits_until) FILTER (WHERE waits_until > {clock}) AS waits_until, \
                pg_catalog.count(*) FILTER (WHERE blocked_by IS NOT NULL) AS blocked \
-             FROM {quoted}.jobs WHERE queue = coalesce($1, queue) GROUP BY queue, key ORDER BY queue, key"
+             FROM {quoted}.jobs WHERE queue = coalesce($1, queue) GROUP BY queue, key) AS c \
+             LEFT JOIN {quoted}.groups AS g ON g.queue = c.queue AND g.key = c.key \
+             LEFT JOIN {quoted}.queues AS q ON q.queue = c.queue ORDER BY c.queue, c.key"
         );
         // A group is on hold until the latest time among its jobs.
         let jobs = format!(
@@ -87,7 +93,7 @@ impl QueueStatements {
              ORDER BY j.run_at, j.id LIMIT $5"
         );
         Self {
-            enqueue: call(ENQUEUED, "_enqueue", 27),
+            enqueue: call(ENQUEUED, "_enqueue", 28),
             claim: call(&format!("*, {clock} AS clock"), "_claim", 14),
             claimed: call(CLAIMED, "_claimed_jobs", 2),
             failures: call("id, failures", "_claimed_jobs", 2),
@@ -98,7 +104,10 @@ impl QueueStatements {
             cancel: call("*", "_job_cancel", 9),
             settle: call("*", "_job_settle", 12),
             requeue: call("*", "_job_requeue", 9),
+            requeue_dead: call("*", "requeue_dead", 10),
+            pause: call("*", "pause", 2),
             resume: call("*", "resume", 2),
+            drain: call("*", "drain", 1),
             retime: call("*", "_retime_jobs", 11),
             prune: call("*", "_jobs_prune", 3),
             prune_dead: call("*", "_dead_jobs_prune", 3),

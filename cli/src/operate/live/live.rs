@@ -196,6 +196,6 @@ impl Live {
 
     pub(super) fn failed(&self, error: sqlx::Error) -> CliError {
         let error = Error::from_sql(error, self.schema.name());
-        CliError::refused(error, &self.schema, &["rate_limits", "jobs", "groups"])
+        CliError::refused(error, &self.schema, &["rate_limits", "jobs", "groups", "queues"])
     }
 }

@@ -20,6 +20,10 @@ pub(crate) struct QueueView {
     pub(crate) queue: String,
     /// In the order of [`JobState::ALL`].
     pub(crate) jobs: Vec<(&'static str, Counted)>,
+    /// No job of it starts, since this time.
+    pub(crate) paused_at: Option<i64>,
+    /// It takes no new jobs, since this time.
+    pub(crate) draining_at: Option<i64>,
 }
 
 /// A group in which jobs wait.
@@ -31,7 +35,7 @@ pub(crate) struct GroupView {
     pub(crate) group: String,
     pub(crate) scheduled: Counted,
     pub(crate) available: Counted,
-    /// No waiting job of the group starts before.
+    /// No waiting job of the group starts before. `None` while the group or its queue is paused.
     pub(crate) next_start: Option<i64>,
     /// How far its line is behind the reserved times, in microseconds.
     pub(crate) lag: Option<i64>,
@@ -39,6 +43,8 @@ pub(crate) struct GroupView {
     pub(crate) waits_for: Option<(String, String)>,
     /// No job starts before, because a handler returned `Finish::Wait`.
     pub(crate) waiting_until: Option<i64>,
+    /// The group is paused. Its queue may be, too.
+    pub(crate) is_paused: bool,
 }
 
 /// Tokens that a job reserved, or slots that it takes.
@@ -85,7 +91,7 @@ impl Live {
         now(&mut tx).await.map_err(|error| self.failed(error))
     }
 
-    /// All queues that have jobs; none if the queue is not installed.
+    /// All queues that have jobs, or are paused or draining; none if the queue is not installed.
     pub(crate) async fn queues(&self) -> Result<Vec<QueueView>, CliError> {
         let jobs = format!("{}.jobs", self.schema.quoted());
         let is_installed = sqlx::query_as("SELECT to_json(pg_catalog.to_regclass($1) IS NOT NULL)::text").bind(&jobs);
@@ -96,6 +102,7 @@ impl Live {
         let names = [JobState::Available, JobState::Running, JobState::Done, JobState::Dead]
             .map(|state| format!("({})", distinct("queue", &jobs, index_of(state).0, "", QUEUES)))
             .join(" UNION ");
+        let held = format!("{}.queues", self.schema.quoted());
         let count = |state: &JobState| {
             let (source, order) = index_of(*state);
             format!(
@@ -105,11 +112,13 @@ impl Live {
         };
         let counts = JobState::ALL.iter().map(count).collect::<Vec<_>>().join(", ");
         let sql = format!(
-            "SELECT json_build_array(n.queue, ARRAY[{counts}])::text FROM ({names}) AS n (queue) ORDER BY n.queue LIMIT {QUEUES}"
+            "SELECT json_build_array(n.queue, ARRAY[{counts}], q.paused_at, q.draining_at)::text \
+             FROM ({names} UNION SELECT h.queue FROM {held} AS h) AS n (queue) \
+             LEFT JOIN {held} AS q ON q.queue = n.queue ORDER BY n.queue LIMIT {QUEUES}"
         );
-        let view = |(queue, counts): (String, Vec<Counted>)| {
+        let view = |(queue, counts, paused_at, draining_at): (String, Vec<Counted>, Option<i64>, Option<i64>)| {
             let jobs = JobState::ALL.iter().zip(counts).map(|(state, count)| (state.as_str(), count)).collect();
-            QueueView { queue, jobs }
+            QueueView { queue, jobs, paused_at, draining_at }
         };
         Ok(self.rows(sqlx::query_as(AssertSqlSafe(sql))).await?.into_iter().map(view).collect())
     }
@@ -129,14 +138,17 @@ impl Live {
         };
         let sql = format!(
             "SELECT to_json(v)::text FROM ( \
-               SELECT $1::text AS queue, k.key, c.scheduled, c.available, greatest(c.first_at, g.held_until) AS next_start, \
-                 CASE WHEN g.has_line THEN g.lag END AS lag, g.held_until AS waiting_until, \
+               SELECT $1::text AS queue, k.key, c.scheduled, c.available, \
+                 CASE WHEN g.held_before IS NULL AND q.paused_at IS NULL THEN greatest(c.first_at, g.held_until) END AS next_start, \
+                 CASE WHEN g.has_line THEN g.lag END AS lag, coalesce(g.held_before, g.held_until) AS waiting_until, \
+                 g.held_before IS NOT NULL AS is_paused, \
                  CASE WHEN g.slot_name IS NOT NULL THEN json_build_array(g.slot_name, coalesce(g.slot_key, '')) END AS waits_for \
                FROM ({keys}) AS k (key) CROSS JOIN LATERAL ( \
                  SELECT count(*) FILTER (WHERE w.state = 'scheduled') AS scheduled, \
                    count(*) FILTER (WHERE w.state = 'available') AS available, min(w.first_at) AS first_at \
                  FROM ({} UNION ALL {}) AS w) AS c \
-               LEFT JOIN {schema}.groups AS g ON g.queue = $1 AND g.key = k.key) AS v",
+               LEFT JOIN {schema}.groups AS g ON g.queue = $1 AND g.key = k.key \
+               LEFT JOIN {schema}.queues AS q ON q.queue = $1) AS v",
             of_state("available"),
             of_state("scheduled")
         );

@@ -131,6 +131,9 @@ pub(crate) struct RequeueArgs {
     /// Requeue all dead jobs of this queue
     #[arg(long, value_name = "QUEUE", conflicts_with = "ids")]
     dead: Option<String>,
+    /// Only the dead jobs of this group
+    #[arg(long, value_name = "KEY", requires = "dead", conflicts_with = "ids")]
+    group: Option<String>,
     /// Limits file that defines the limits of the jobs, to reserve their tokens again: TOML, or JSON if its name ends in
     /// .json; `-` is standard input [default: the limits stored in the database]
     #[arg(long, value_name = "FILE")]
@@ -145,17 +148,18 @@ pub(super) async fn requeue_jobs(args: RequeueArgs, database: Database) -> Resul
     let work = async |queues: Queues| {
         let ids = match &args.dead {
             None => args.ids,
-            Some(queue) => dead(&queues, queue, args.json).await?,
+            Some(queue) => dead(&queues, queue, args.group, args.json).await?,
         };
         each(&queues, "requeueing jobs", &ids, args.json, requeue).await
     };
     with_queues(database, limits, work).await
 }
 
-async fn dead(queues: &Queues, queue: &str, json: bool) -> Result<Vec<i64>, CliError> {
+async fn dead(queues: &Queues, queue: &str, group: Option<String>, json: bool) -> Result<Vec<i64>, CliError> {
     let _progress = Progress::of("reading the dead jobs");
     let mut filter = JobFilter::default();
     filter.queue = Some(queue.to_owned());
+    filter.group = group;
     filter.state = Some(JobState::Dead);
     let ids: Vec<i64> = queues.all.jobs(&filter, u32::MAX).await?.iter().map(|job| job.id).collect();
     if ids.is_empty() {

@@ -160,7 +160,19 @@ pub(super) fn group_table(groups: &[GroupCounts]) -> Vec<String> {
     if groups.iter().any(|group| group.blocked > 0) {
         columns.push(("BLOCKED", |group| grouped(group.blocked)));
     }
+    if groups.iter().any(|group| group.is_paused || group.is_draining) {
+        columns.push(("HELD", |group| held(group).to_owned()));
+    }
     table(&columns, groups, &[0, 1])
+}
+
+const fn held(group: &GroupCounts) -> &'static str {
+    match (group.is_paused, group.is_draining) {
+        (true, true) => "paused, draining",
+        (true, false) => "paused",
+        (false, true) => "draining",
+        (false, false) => NONE,
+    }
 }
 
 fn or_none<T>(value: Option<T>, text: fn(T) -> String) -> String {
@@ -181,6 +193,8 @@ pub(super) fn group_json(group: &GroupCounts) -> String {
         "overdue_ms": group.overdue.map(json::milliseconds),
         "waiting_until": group.waiting_until.map(exact),
         "blocked": group.blocked,
+        "paused": group.is_paused,
+        "draining": group.is_draining,
     }))
 }
 

@@ -1,20 +1,20 @@
-//! The command `queue`: inspects the rate-limited queues, and requeues, cancels or discards jobs.
+//! The command `queue`: inspects the rate-limited queues, and requeues, cancels or discards jobs, and pauses queues.
 
 mod change;
+mod hold;
 mod jobs;
 mod queues;
 
 use std::process::ExitCode;
 
 use clap::{Args, Subcommand};
-use serde_json::json;
 
 use crate::database::Database;
 use crate::error::CliError;
 use crate::output::{self, Progress};
-use crate::{json, text};
 pub(crate) use change::{Became, cancel, requeue};
 use change::{CancelArgs, DiscardArgs, RequeueArgs, cancel_jobs, discard_jobs, requeue_jobs};
+use hold::{DrainArgs, HoldArgs, drain, pause, resume};
 use pg_limiter::Limits;
 use pg_limiter::queue::{JobFilter, JobState};
 use queues::with_queues;
@@ -34,16 +34,12 @@ pub(crate) enum QueueCommand {
     },
     /// Requeue dead or cancelled jobs with all their attempts, and print when each will run
     Requeue(RequeueArgs),
-    /// End the wait of a group that a handler asked for, so that its jobs start again
-    Resume {
-        /// The queue
-        queue: String,
-        /// The group, as `queue ls` shows it
-        group: String,
-        /// Print JSON
-        #[arg(long)]
-        json: bool,
-    },
+    /// Pause a queue or a group: no job of it starts until it is resumed
+    Pause(HoldArgs),
+    /// Start the jobs of a queue or group again that is paused or draining, or for which a handler asked to wait
+    Resume(HoldArgs),
+    /// Let a queue run empty: it takes no new jobs until it is resumed, and works off those that it has
+    Drain(DrainArgs),
     /// Cancel jobs that have not started, and return their tokens
     Cancel(CancelArgs),
     /// Remove dead jobs
@@ -54,7 +50,9 @@ pub(crate) async fn run(command: QueueCommand, database: Database) -> Result<Exi
     match command {
         QueueCommand::Ls(args) => ls(args, database).await?,
         QueueCommand::Show { id, json } => show(id, json, database).await?,
-        QueueCommand::Resume { queue, group, json } => resume(&queue, &group, json, database).await?,
+        QueueCommand::Pause(args) => pause(args, database).await?,
+        QueueCommand::Resume(args) => resume(args, database).await?,
+        QueueCommand::Drain(args) => drain(args, database).await?,
         QueueCommand::Requeue(args) => return requeue_jobs(args, database).await,
         QueueCommand::Cancel(args) => return cancel_jobs(args, database).await,
         QueueCommand::Discard(args) => return discard_jobs(args, database).await,
@@ -139,17 +137,4 @@ async fn show(id: i64, json: bool, database: Database) -> Result<(), CliError> {
     let job = with_queues(database, Limits::new(), async |queues| queues.job(id).await).await?;
     let job = job.ok_or_else(|| CliError::usage(no_such_job(id)))?;
     if json { output::line(jobs::json(&job)?) } else { output::lines(jobs::description(&job)) }
-}
-
-async fn resume(queue: &str, group: &str, json: bool, database: Database) -> Result<(), CliError> {
-    let resume = async |queues: Queues| {
-        queues.must_have(queue).await?;
-        Ok(queues.queue(queue)?.resume(group).await?)
-    };
-    let resumed = with_queues(database, Limits::new(), resume).await?;
-    output::line(match (resumed, json) {
-        (resumed, true) => json::line(&json!({"ok": true, "queue": queue, "group": group, "resumed": resumed})),
-        (true, false) => format!("the group \"{}\" starts its jobs again", text::escaped(group)),
-        (false, false) => format!("the group \"{}\" does not wait", text::escaped(group)),
-    })
 }

@@ -253,7 +253,7 @@ fn full_in(bucket: &BucketView, now: i64) -> Cell {
 
 fn next_start(at: Option<i64>, now: i64) -> Cell {
     let text = match at {
-        None => "-".to_owned(),
+        None => "paused".to_owned(),
         Some(at) if at <= now => "now".to_owned(),
         Some(at) => format!("in {}", length(at - now)),
     };

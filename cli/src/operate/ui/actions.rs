@@ -117,18 +117,64 @@ pub(super) async fn cancel_job(State(app): Shared, Form(of): Form<OfJob>) -> Cha
     change(&app, of, ["cancelled", "The job is cancelled, and its tokens are returned."], cancel).await
 }
 
+/// A queue, or one of its groups.
 #[derive(Deserialize)]
-pub(super) struct OfGroup {
+pub(super) struct OfQueue {
     form: String,
     queue: String,
-    group: String,
+    group: Option<String>,
 }
 
-pub(super) async fn resume(State(app): Shared, Form(of): Form<OfGroup>) -> Changed {
-    let (limiter, group) = (limiter(&app, &of.form)?, app.named(&of.group)?);
-    let queue = Queue::new(limiter, &of.queue).map_err(CliError::usage)?;
-    if !queue.resume(group).await? {
-        return Err(PageError::invalid("the group does not wait"));
+impl OfQueue {
+    fn named(&self, app: &App) -> Result<(Queue, Option<String>), PageError> {
+        let limiter = limiter(app, &self.form)?;
+        let group = self.group.as_deref().map(|group| app.named(group)).transpose()?;
+        Ok((Queue::new(limiter, &self.queue).map_err(CliError::usage)?, group))
     }
-    Ok(app.done.add(&queue_url(&of.queue), "resumed", "The group starts its jobs again, as its limits allow."))
+
+    fn changed(&self, app: &App, change: &'static str, text: &'static str) -> Redirect {
+        app.done.add(&queue_url(&self.queue), change, text)
+    }
+}
+
+pub(super) async fn pause(State(app): Shared, Form(of): Form<OfQueue>) -> Changed {
+    let (queue, group) = of.named(&app)?;
+    let is_changed = match group {
+        Some(group) => queue.pause_group(group).await?,
+        None => queue.pause().await?,
+    };
+    if !is_changed {
+        return Err(PageError::invalid("it is paused already"));
+    }
+    Ok(of.changed(&app, "paused", "No job starts until it is resumed."))
+}
+
+pub(super) async fn resume(State(app): Shared, Form(of): Form<OfQueue>) -> Changed {
+    let (queue, group) = of.named(&app)?;
+    let (is_changed, text) = match group {
+        Some(group) => (queue.resume_group(group).await?, "The group starts its jobs again, as its limits allow."),
+        None => (queue.resume().await?, "The queue starts its jobs again, as their limits allow."),
+    };
+    if !is_changed {
+        return Err(PageError::invalid("it is not paused, and does not wait"));
+    }
+    Ok(of.changed(&app, "resumed", text))
+}
+
+pub(super) async fn drain(State(app): Shared, Form(of): Form<OfQueue>) -> Changed {
+    of.named(&app)?.0.drain().await?;
+    Ok(of.changed(&app, "draining", "The queue takes no new jobs until it is resumed."))
+}
+
+/// Requeues the dead jobs of a queue, or of one of its groups.
+pub(super) async fn requeue_dead(State(app): Shared, Form(of): Form<OfQueue>) -> Changed {
+    let (queue, group) = of.named(&app)?;
+    let requeued = match group {
+        Some(group) => queue.requeue_dead_group(group).await?,
+        None => queue.requeue_dead().await?,
+    };
+    if requeued == 0 {
+        return Err(PageError::invalid("it has no dead jobs that can be requeued"));
+    }
+    Ok(of.changed(&app, "requeued", "Its dead jobs are requeued."))
 }

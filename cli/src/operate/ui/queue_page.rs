@@ -48,9 +48,13 @@ pub(super) async fn queues(State(app): Shared, Query(wanted): Query<Wanted>) -> 
     let detail = match (&queue, state) {
         (Some(queue), Some(state)) => jobs(&app, queue, state, wanted.page).await?,
         (Some(queue), None) => {
+            let view = queues.iter().find(|view| view.queue == *queue);
             let unknown = || PageError::not_found("This hash is of another run.");
             let after = wanted.after.map(|after| app.keys.named(&after).ok_or_else(unknown)).transpose()?;
-            groups(&app, queue, after.as_deref()).await?
+            html! {
+                @if let Some(view) = view { (held(&app, view).await?) }
+                (groups(&app, queue, after.as_deref()).await?)
+            }
         }
         (None, _) => html! {},
     };
@@ -74,10 +78,13 @@ fn jobs_url(queue: &str, state: &str, page: u32) -> String {
 }
 
 fn list(queues: &[QueueView], here: Option<&str>, of_state: Option<JobState>) -> Markup {
-    let rows = queues.iter().map(|QueueView { queue, jobs }| {
+    let rows = queues.iter().map(|QueueView { queue, jobs, paused_at, draining_at }| {
         let is_here = here == Some(queue);
         let current = (is_here && of_state.is_none()).then_some("true");
-        let name = html! { a href=(queue_url(queue)) aria-current=[current] { bdi { (queue) } } };
+        let name = html! { a href=(queue_url(queue)) aria-current=[current] { bdi { (queue) } }
+            @if paused_at.is_some() { " " span class="state note" { "paused" } }
+            @if draining_at.is_some() { " " span class="state note" { "draining" } }
+        };
         let counts = jobs.iter().map(|(state, jobs)| {
             let current = is_here && of_state.is_some_and(|of| of.as_str() == *state);
             let count = html! {
@@ -94,6 +101,29 @@ fn list(queues: &[QueueView], here: Option<&str>, of_state: Option<JobState>) ->
     }
 }
 
+/// Whether the queue is paused or draining, and the forms that change it.
+async fn held(app: &App, view: &QueueView) -> Result<Markup, PageError> {
+    let now = app.live.now().await?;
+    let fields = [("queue", &*view.queue)];
+    let resume = form(app, "/queue/resume", &fields, html! { button type="submit" { "Resume" } });
+    let act = |texts, text| act(app, texts, &fields, html! { p { (text) } });
+    Ok(html! {
+        @if let Some(since) = view.paused_at {
+            div class="notice warning" role="status" { p { "This queue is paused since " (time(since, now)) ": no job starts." } }
+        }
+        @if let Some(since) = view.draining_at {
+            div class="notice warning" role="status" { p { "This queue is draining since " (time(since, now)) ": it takes no new jobs." } }
+        }
+        @if app.changes.is_some() {
+            div class="acts" {
+                @if view.paused_at.is_some() || view.draining_at.is_some() { (resume) }
+                @if view.paused_at.is_none() { (act(["Pause", "Pause now", "/queue/pause"], "No job starts until the queue is resumed. Jobs that run go on.")) }
+                @if view.draining_at.is_none() { (act(["Drain", "Drain now", "/queue/drain"], "The queue takes no new jobs until it is resumed, and works off those that it has.")) }
+            }
+        }
+    })
+}
+
 async fn groups(app: &App, queue: &str, after: Option<&str>) -> Result<Markup, PageError> {
     let now = app.live.now().await?;
     let groups = app.live.groups(queue, after).await?;
@@ -107,12 +137,18 @@ async fn groups(app: &App, queue: &str, after: Option<&str>) -> Result<Markup, P
             _ => "–".to_owned(),
         };
         let fields = [("queue", queue), ("group", &*app.keys.shown(&group.group))];
-        let resume = form(app, "/group/resume", &fields, html! { button type="submit" { "Resume" } });
+        let button = |change: &str, name| form(app, change, &fields, html! { button type="submit" { (name) } });
+        let waiting_until = group.waiting_until.filter(|until| *until > now);
         let waits_for = html! {
-            @match (&group.waits_for, group.waiting_until.filter(|until| *until > now)) {
-                (_, Some(until)) => { "its handler’s wait, until " (time(until, now)) @if app.changes.is_some() { (resume) } },
+            @match (&group.waits_for, waiting_until) {
+                _ if group.is_paused => "its pause’s end",
+                (_, Some(until)) => { "its handler’s wait, until " (time(until, now)) },
                 (Some((limit, of)), None) => { "slots of " bdi { (limit) } " " (key(app, of)) },
                 (None, None) => "–",
+            }
+            @if app.changes.is_some() {
+                @if group.is_paused || waiting_until.is_some() { (button("/group/resume", "Resume")) }
+                @if !group.is_paused { (button("/group/pause", "Pause")) }
             }
         };
         vec![
@@ -161,6 +197,9 @@ async fn jobs(app: &App, queue: &str, state: JobState, page: u32) -> Result<Mark
     Ok(html! {
         section class="card" aria-label="Jobs" {
             (table(Some("stack"), caption, rows, None, &format!("No job is {state}.")))
+            @if state == JobState::Dead && app.changes.is_some() && !jobs.is_empty() {
+                div class="acts" { (act(app, ["Requeue all", "Requeue all now", "/queue/requeue"], &[("queue", queue)], html! { p { "All dead jobs of the queue reserve their tokens again." } })) }
+            }
             @if page > 0 || has_more {
                 nav class="pages" aria-label="Pages" {
                     @if page > 0 { a rel="prev" href=(jobs_url(queue, state.as_str(), page - 1)) { "Previous" } }
@@ -250,11 +289,17 @@ fn history(job: &JobView, now: i64) -> Vec<(&str, i64)> {
 
 fn actions(app: &App, job: &JobView) -> Markup {
     let id = job.id.to_string();
-    let act = |texts, text| act(app, texts, &[("id", &id)], html! { p { (text) } });
+    let act_on = |texts, fields: &[(&str, &str)], text| act(app, texts, fields, html! { p { (text) } });
+    let act = |texts, text| act_on(texts, &[("id", &id)], text);
     html! {
         div class="acts" {
             @match job.state.as_str() {
-                "dead" | "cancelled" => (act(["Requeue", "Requeue now", "/job/requeue"], "The job reserves its tokens again, and runs at its new time.")),
+                "dead" | "cancelled" => {
+                    (act(["Requeue", "Requeue now", "/job/requeue"], "The job reserves its tokens again, and runs at its new time."))
+                    @if job.state == "dead" {
+                        (act_on(["Requeue its group", "Requeue all now", "/group/requeue"], &[("queue", &job.queue), ("group", &app.keys.shown(&job.group))], "All dead jobs of the group reserve their tokens again."))
+                    }
+                }
                 "scheduled" | "available" => (act(["Cancel", "Cancel now", "/job/cancel"], "The job does not run, and its tokens are returned.")),
                 _ => {}
             }

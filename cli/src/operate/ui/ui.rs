@@ -126,7 +126,13 @@ fn routes(app: Arc<App>) -> Router {
             .route("/key/unblock", post(actions::unblock))
             .route("/job/requeue", post(actions::requeue_job))
             .route("/job/cancel", post(actions::cancel_job))
-            .route("/group/resume", post(actions::resume));
+            .route("/group/pause", post(actions::pause))
+            .route("/group/resume", post(actions::resume))
+            .route("/group/requeue", post(actions::requeue_dead))
+            .route("/queue/pause", post(actions::pause))
+            .route("/queue/resume", post(actions::resume))
+            .route("/queue/drain", post(actions::drain))
+            .route("/queue/requeue", post(actions::requeue_dead));
     }
     routes
         .layer(DefaultBodyLimit::max(LARGEST_BODY))

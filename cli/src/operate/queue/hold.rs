@@ -1,0 +1,114 @@
+//! Pauses, resumes and drains queues, and groups of them.
+
+use std::time::Duration;
+
+use clap::Args;
+use serde_json::json;
+
+use crate::database::Database;
+use crate::error::CliError;
+use crate::operate::queue::queues::{Queues, with_queues};
+use crate::output::{self, Progress};
+use crate::{json, text};
+use pg_limiter::Limits;
+use pg_limiter::queue::Queue;
+
+/// How often `drain --wait` counts the jobs that are left.
+const COUNTED_EVERY: Duration = Duration::from_millis(500);
+
+#[derive(Args, Debug)]
+pub(crate) struct HoldArgs {
+    /// The queue
+    queue: String,
+    /// A group of it, as `queue ls` shows it [default: the whole queue]
+    group: Option<String>,
+    /// Print JSON
+    #[arg(long)]
+    json: bool,
+}
+
+#[derive(Args, Debug)]
+pub(crate) struct DrainArgs {
+    /// The queue
+    queue: String,
+    /// Wait until no job is left
+    #[arg(long)]
+    wait: bool,
+    /// Print JSON
+    #[arg(long)]
+    json: bool,
+}
+
+impl HoldArgs {
+    fn what(&self) -> String {
+        match &self.group {
+            Some(group) => format!("the group \"{}\"", text::escaped(group)),
+            None => format!("the queue \"{}\"", text::escaped(&self.queue)),
+        }
+    }
+
+    /// Changes the queue, and prints what it did: `changed` is the field of the JSON object, `done` and `undone` follow the name of
+    /// the queue or group.
+    async fn apply(
+        self,
+        database: Database,
+        [changed, done, undone]: [&str; 3],
+        change: impl AsyncFnOnce(&Queue, Option<&str>) -> Result<bool, pg_limiter::Error>,
+    ) -> Result<(), CliError> {
+        let work = async |queues: Queues| {
+            let is_changed = change(&queues.queue(&self.queue)?, self.group.as_deref()).await?;
+            // A queue may be held before it has jobs, but its name may also be wrong.
+            match queues.must_have(&self.queue).await {
+                Err(error) if !is_changed => return Err(error),
+                Err(_) => output::note(format!("the queue \"{}\" has no jobs", text::escaped(&self.queue))),
+                Ok(()) => {}
+            }
+            Ok(is_changed)
+        };
+        let is_changed = with_queues(database, Limits::new(), work).await?;
+        output::line(if self.json {
+            json::line(&json!({"ok": true, "queue": self.queue, "group": self.group, changed: is_changed}))
+        } else {
+            format!("{} {}", self.what(), if is_changed { done } else { undone })
+        })
+    }
+}
+
+pub(super) async fn pause(args: HoldArgs, database: Database) -> Result<(), CliError> {
+    let texts = ["paused", "starts no job until it is resumed", "was paused before"];
+    args.apply(database, texts, async |queue, group| match group {
+        Some(group) => queue.pause_group(group).await,
+        None => queue.pause().await,
+    })
+    .await
+}
+
+pub(super) async fn resume(args: HoldArgs, database: Database) -> Result<(), CliError> {
+    let undone =
+        if args.group.is_some() { "is not paused, and does not wait" } else { "is neither paused nor draining" };
+    args.apply(database, ["resumed", "starts its jobs again", undone], async |queue, group| match group {
+        Some(group) => queue.resume_group(group).await,
+        None => queue.resume().await,
+    })
+    .await
+}
+
+pub(super) async fn drain(args: DrainArgs, database: Database) -> Result<(), CliError> {
+    let work = async |queues: Queues| {
+        let queue = queues.queue(&args.queue)?;
+        let mut left = queue.drain().await?;
+        let _progress = args.wait.then(|| Progress::of("waiting for the jobs that are left"));
+        while args.wait && left > 0 {
+            tokio::time::sleep(COUNTED_EVERY).await;
+            left = queue.drain().await?;
+        }
+        Ok(left)
+    };
+    let left = with_queues(database, Limits::new(), work).await?;
+    output::line(if args.json {
+        json::line(&json!({"ok": true, "queue": args.queue, "jobs": left}))
+    } else {
+        let (queue, jobs) = (text::escaped(&args.queue), text::many(left, "job"));
+        format!("the queue \"{queue}\" takes no new jobs until it is resumed; left in it: {jobs}")
+    })
+}

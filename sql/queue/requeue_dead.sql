@@ -1,0 +1,60 @@
+-- Makes up to `most` dead jobs of a queue, or of one of its groups, run once more: see _job_requeue. Those that died first are
+-- first. Of several jobs with the same unique id, only the last one runs, and none if a newer job has the id: they stay dead.
+-- Returns how many run; 0: there are no others. The key is the group as it is stored; NULL: all groups. Without limit_*, the
+-- stored limits apply.
+CREATE OR REPLACE FUNCTION rate_limit.requeue_dead(
+  queue text, key text DEFAULT NULL, most integer DEFAULT 1000, limit_names text[] DEFAULT NULL, limit_kinds text[] DEFAULT NULL,
+  limit_rates double precision[] DEFAULT NULL, limit_periods bigint[] DEFAULT NULL,
+  limit_capacities double precision[] DEFAULT NULL, limit_starts bigint[] DEFAULT NULL, limit_shards integer[] DEFAULT NULL
+) RETURNS bigint LANGUAGE plpgsql VOLATILE SECURITY DEFINER
+SET search_path = pg_catalog, pg_temp SET enable_seqscan = off SET enable_indexscan = on SET enable_nestloop = on
+SET enable_sort = on SET jit = off
+AS $function$
+DECLARE
+  dead_ids bigint[];
+  requeued bigint := 0;
+BEGIN
+  IF limit_names IS NULL THEN
+    SELECT
+      array_agg(d.name), array_agg(d.kind), array_agg(d.rate), array_agg(d.period), array_agg(d.capacity),
+      array_agg(d.start), array_agg(d.shards)
+    INTO limit_names, limit_kinds, limit_rates, limit_periods, limit_capacities, limit_starts, limit_shards
+    FROM (
+      SELECT DISTINCT ON (d.name) d.*
+      FROM rate_limit.definitions AS d
+      ORDER BY d.name, d.version DESC
+    ) AS d
+    WHERE d.kind IS NOT NULL;
+  END IF;
+  dead_ids := ARRAY(
+    SELECT d.id
+    FROM (
+      SELECT DISTINCT ON (j.unique_id, CASE WHEN j.unique_id IS NULL THEN j.id END) j.id, j.finished_at
+      FROM (
+        SELECT j.id, j.unique_id, j.finished_at
+        FROM rate_limit.jobs AS j
+        WHERE j.queue = requeue_dead.queue AND j.state = 'dead' AND j.key = coalesce(requeue_dead.key, j.key)
+          AND NOT EXISTS (
+            SELECT
+            FROM rate_limit.jobs AS o
+            WHERE o.queue = j.queue AND o.unique_id = j.unique_id AND o.state NOT IN ('dead', 'cancelled')
+          )
+        ORDER BY j.finished_at
+        LIMIT most
+      ) AS j
+      ORDER BY j.unique_id, CASE WHEN j.unique_id IS NULL THEN j.id END, j.id DESC
+    ) AS d
+    ORDER BY d.finished_at, d.id
+  );
+  FOR nth IN 1 .. cardinality(dead_ids) LOOP
+    IF rate_limit._job_requeue(
+      queue, dead_ids[nth], coalesce(limit_names, '{}'), limit_kinds, limit_rates, limit_periods, limit_capacities, limit_starts,
+      limit_shards) IS NOT NULL
+    THEN
+      requeued := requeued + 1;
+    END IF;
+  END LOOP;
+  RETURN requeued;
+END
+$function$;
+COMMENT ON FUNCTION rate_limit.requeue_dead IS 'Makes the dead jobs of a queue or a group run once more.';
