@@ -17,7 +17,7 @@
 --                    item_refused; job_waits is the time until it would be admitted); or past (its job_not_befores has passed).
 --                    job_run_ats: when the job will run; job_waits: the microseconds until then. job_states: the states of
 --                    duplicates; if they run or are done, job_run_ats has passed. job_aheads, only with only_estimate: how
---                    many jobs of the group wait already
+--                    many jobs of the group wait already, up to 1,000
 CREATE OR REPLACE FUNCTION rate_limit._enqueue(
   queue_name text, limit_kinds text[], limit_rates double precision[], limit_periods bigint[],
   limit_capacities double precision[], limit_max_reserved double precision[], limit_starts bigint[], limit_resolutions integer[],
@@ -165,8 +165,12 @@ BEGIN
     job_aheads := ARRAY(
       SELECT (
         SELECT count(*)
-        FROM rate_limit.jobs AS j
-        WHERE j.queue = queue_name AND j.key = u.key AND j.state IN ('scheduled', 'available')
+        FROM (
+          SELECT
+          FROM rate_limit.jobs AS j
+          WHERE j.queue = queue_name AND j.key = u.key AND j.state IN ('scheduled', 'available')
+          LIMIT 1000
+        ) AS j
       )
       FROM unnest(job_keys) WITH ORDINALITY AS u (key, nth)
       ORDER BY u.nth

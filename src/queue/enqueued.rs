@@ -141,7 +141,7 @@ impl Enqueued {
 pub struct Estimate {
     /// The outcome that enqueueing the job would have.
     pub outcome: EstimateOutcome,
-    /// How many jobs of its group already wait.
+    /// How many jobs of its group already wait; 1,000 if there are as many or more, because they are not counted further.
     pub ahead: u64,
     /// The job that already has the unique id, if there is one: enqueueing would return it as a
     /// [duplicate](EnqueueOutcome::Duplicate).

@@ -107,6 +107,11 @@ async fn queues_and_groups_are_paused_and_resumed_and_dead_jobs_requeued_on_the_
         done(path, fields, "Its dead jobs are requeued.").await;
         assert_eq!(queue.group_counts().await.expect("counts")[0].scheduled, 2);
     }
+    // With many groups of many jobs, the page would count for seconds.
+    let many = "INSERT INTO rate_limit.jobs (queue, key, run_at, payload, limit_names, limit_keys, counts, max_attempts, enqueued_at) \
+                SELECT 'other', 'many', 9e15, '1', '{}', '{}', '{}', 1, 0 FROM generate_series(1, 1200)";
+    database.execute(many).await;
+    assert!(ui.get("/queue?queue=other").await.1.contains("1,000+"));
     // A queue without jobs is listed while it is held.
     Queue::new(&limiter, "later").expect("a queue").pause().await.expect("paused");
     assert!(ui.get("/queue?queue=later").await.1.contains("This queue is paused since"));

@@ -12,6 +12,8 @@ use pg_limiter::queue::JobState;
 
 /// Groups that are listed.
 const GROUPS: usize = 200;
+/// The waiting jobs of each state that are counted in a group: there may be many groups.
+const COUNTED_IN_GROUP: usize = 1000;
 /// Queues that are listed.
 const QUEUES: usize = 200;
 
@@ -133,12 +135,16 @@ impl Live {
             format!(
                 "(SELECT j.state, greatest(j.run_at, j.paid_until) AS first_at FROM {jobs} AS j \
                   WHERE j.queue = $1 AND j.key = k.key AND j.state = '{state}' \
-                  ORDER BY j.priority DESC, j.run_at, j.id LIMIT {COUNTED} + 1)"
+                  ORDER BY j.priority DESC, j.run_at, j.id LIMIT {COUNTED_IN_GROUP} + 1)"
             )
         };
+        let bounded = |count: &str| {
+            format!("CASE WHEN {count} > {COUNTED_IN_GROUP} THEN - {COUNTED_IN_GROUP} ELSE {count} END AS {count}")
+        };
+        let (scheduled, available) = (bounded("scheduled"), bounded("available"));
         let sql = format!(
             "SELECT to_json(v)::text FROM ( \
-               SELECT $1::text AS queue, k.key, c.scheduled, c.available, \
+               SELECT $1::text AS queue, k.key, {scheduled}, {available}, \
                  CASE WHEN g.held_before IS NULL AND q.paused_at IS NULL THEN greatest(c.first_at, g.held_until) END AS next_start, \
                  CASE WHEN g.has_line THEN g.lag END AS lag, coalesce(g.held_before, g.held_until) AS waiting_until, \
                  g.held_before IS NOT NULL AS is_paused, \

@@ -48,9 +48,9 @@ impl Counted {
 }
 
 impl From<i64> for Counted {
-    /// A count that ended after [`COUNTED`].
+    /// A count that ended after [`COUNTED`], or after another number: that is negative then.
     fn from(counted: i64) -> Self {
-        let how = if counted > COUNTED { How::AtLeast } else { How::Exact };
+        let how = if (0..=COUNTED).contains(&counted) { How::Exact } else { How::AtLeast };
         Self { number: counted.min(COUNTED).unsigned_abs(), how }
     }
 }
