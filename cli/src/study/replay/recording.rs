@@ -6,10 +6,10 @@ use std::sync::Arc;
 
 use crate::error::CliError;
 use crate::output::Progress;
-use crate::study::lines::{BadLine, BadLines, LineArgs, Lines, Source};
+use crate::study::lines::{BadLine, BadLines, LineArgs, Lines, Source, UnreadableLine};
 use crate::study::plot::{SECOND, finer};
 use crate::study::replay::Event;
-use crate::study::replay::access_log::{LogFormat, LogKey, LogOptions, UnreadableLine};
+use crate::study::replay::access_log::{LogFormat, LogKey, LogOptions, of_known_format};
 use crate::study::replay::events::Leases;
 use crate::study::replay::sandbox::{Purpose, Timed};
 use crate::text::grouped;
@@ -58,7 +58,7 @@ impl Recording {
         let mut recording = Self { source, parser, limits, applied, window, summary: Summary::default() };
         let name = &recording.source.name;
         let progress = Progress::bytes(format!("reading {name}"), recording.source.length);
-        let mut bad_lines = BadLines::new(name, args);
+        let mut bad_lines = BadLines::new(name, args, recording.parser.advice());
         let mut summary = Summary { resolution: SECOND, ..Summary::default() };
         let mut pass = recording.pass(0, &progress)?;
         while let Some(next) = pass.next() {
@@ -103,17 +103,23 @@ impl Recording {
     /// their names.
     pub(super) fn buckets(&self) -> Vec<(Arc<str>, HashSet<Arc<str>>)> {
         let buckets = &self.summary.buckets;
-        match buckets.values().next().filter(|_| !self.applied.is_empty()) {
-            Some(keys) => self.applied.iter().map(|limit| (Arc::clone(limit), keys.clone())).collect(),
-            None => buckets.iter().map(|(limit, keys)| (Arc::clone(limit), keys.clone())).collect(),
+        if self.applied.is_empty() {
+            return buckets.iter().map(|(limit, keys)| (Arc::clone(limit), keys.clone())).collect();
         }
+        let keys = buckets.values().next().cloned().unwrap_or_default();
+        self.applied.iter().map(|limit| (Arc::clone(limit), keys.clone())).collect()
+    }
+
+    /// For an access log: the limit that this pass applies.
+    pub(super) fn applied(&self, pass: usize) -> Option<&Arc<str>> {
+        self.applied.get(pass)
     }
 
     pub(super) fn pass(&self, number: usize, progress: &Progress) -> Result<Pass<'_>, CliError> {
         Ok(Pass {
             recording: self,
             lines: self.source.lines(matches!(self.parser, Parser::Events), progress)?,
-            limit: self.applied.get(number).cloned().unwrap_or_default(),
+            limit: self.applied(number).cloned().unwrap_or_default(),
             leases: Leases::new(&self.limits),
             waiting: BTreeMap::new(),
             keys: HashSet::new(),
@@ -171,17 +177,16 @@ impl Pass<'_> {
         self.is_at_end = false;
         let place = usize::try_from(self.read).unwrap_or(usize::MAX);
         self.read += 1;
-        let bad = |reason, is_of_other_format| Fault::Line(BadLine { place, number, reason, is_of_other_format });
-        let bytes = bytes.ok_or_else(|| bad("the line is longer than 1 MiB".to_owned(), false))?;
-        let parsed = self.recording.parser.parse(bytes, &mut self.keys);
-        let (at, parsed) = parsed.map_err(|line| bad(line.reason, line.other_format.is_some()))?;
+        let bad = |why: UnreadableLine| Fault::Line(BadLine { place, number, why });
+        let bytes = bytes.ok_or_else(|| bad("the line is longer than 1 MiB".to_owned().into()))?;
+        let (at, parsed) = self.recording.parser.parse(bytes, &mut self.keys).map_err(bad)?;
         if self.last.is_some_and(|last| at < last) {
             let reason = format!(
                 "its time is before that of calls more than {} lines before it: sort the file by time, or use a larger \
                  --sort-window",
                 grouped(self.recording.window as u64)
             );
-            return Err(bad(reason, false));
+            return Err(bad(reason.into()));
         }
         self.waiting.insert((at, place), (number, parsed));
         Ok(())
@@ -203,7 +208,7 @@ impl Iterator for Pass<'_> {
             Parsed::Request(key) => (Op::Limit, Call::from((Arc::clone(&self.limit), key))),
             Parsed::Event(mut event) => {
                 if let Err(reason) = self.leases.name(&mut event, place) {
-                    return Some(Err(Fault::Line(BadLine { place, number, reason, is_of_other_format: false })));
+                    return Some(Err(Fault::Line(BadLine { place, number, why: reason.into() })));
                 }
                 (event.op, event.call)
             }
@@ -218,6 +223,8 @@ pub(super) enum Parser {
     Requests {
         format: Box<LogFormat>,
         key: Box<LogKey>,
+        /// What to do about lines that do not have the format.
+        advice: &'static str,
     },
 }
 
@@ -232,21 +239,36 @@ impl Parser {
     pub(super) fn requests(options: &LogOptions) -> Result<Self, CliError> {
         let format = options.log_format.clone().unwrap_or_default();
         let key = LogKey::new(&format, options)?.into();
-        Ok(Self::Requests { format: format.into(), key })
+        let advice = match options.log_format {
+            Some(_) => "compare --log-format with the format in the configuration of the server",
+            None => "give the format string of the server with --log-format",
+        };
+        Ok(Self::Requests { format: format.into(), key, advice })
+    }
+
+    const fn advice(&self) -> Option<&'static str> {
+        if let Self::Requests { advice, .. } = self { Some(advice) } else { None }
     }
 
     /// Parses a line. Returns its time, too.
     fn parse(&self, line: &[u8], keys: &mut HashSet<Arc<str>>) -> Result<(i64, Parsed), UnreadableLine> {
-        let unreadable = |reason| UnreadableLine { reason, other_format: None };
         match self {
             Self::Events => {
-                let line = std::str::from_utf8(line).map_err(|_| unreadable("the line is not UTF-8".to_owned()))?;
-                Event::parse(line).map(|event| (event.at, Parsed::Event(event.into()))).map_err(unreadable)
+                let line = std::str::from_utf8(line).map_err(|_| "the line is not UTF-8".to_owned())?;
+                let event = Event::parse(line).map_err(|reason| {
+                    let of_log = |option| format!("to read an access log, use --access-log FILE --apply NAME{option}");
+                    let hint = match of_known_format(line, "") {
+                        Some(option) => Some(of_log(format!(" {option}"))),
+                        None => (!line.starts_with('{')).then(|| of_log(String::new())),
+                    };
+                    UnreadableLine { hint, ..reason.into() }
+                })?;
+                Ok((event.at, Parsed::Event(event.into())))
             }
-            Self::Requests { format, key } => {
+            Self::Requests { format, key, .. } => {
                 let line = text_of(line);
                 let line = format.parse(&line)?;
-                let key = key.of(&line).map_err(unreadable)?.unwrap_or_default();
+                let key = key.of(&line)?.unwrap_or_default();
                 if !keys.contains(key.as_str()) {
                     keys.insert(key.as_str().into());
                 }

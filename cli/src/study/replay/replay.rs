@@ -99,7 +99,7 @@ async fn replay(
     for pass in 0..recording.passes() {
         let (mut tally, mut decisions) = (Tally::default(), Decisions::default());
         let (sender, faults) = mpsc::channel();
-        let questions = pictured.as_ref().map(|drawn| drawn.questions(pass, recording.passes())).unwrap_or_default();
+        let questions = pictured.as_ref().map(|drawn| drawn.questions(recording.applied(pass))).unwrap_or_default();
         let lines = recording.pass(pass, &Progress::hidden())?.filter_map(move |next| match next {
             Ok(timed) => Some(timed),
             // Unreadable lines were counted before: only JSON has an object for each.
@@ -153,14 +153,16 @@ impl Pictured {
         let only_key = only_key.map(|text| recording.key_named(text));
         let mut buckets = recording.buckets();
         if buckets.is_empty() {
-            // No calls: draw an empty panel for every limit.
+            // No calls: draw an empty panel for every limit. Those of an access log are known.
             buckets.extend(limits.iter().map(|(name, _)| (name.into(), HashSet::new())));
         }
-        buckets.retain(|(name, keys)| {
-            limits.get(name).is_some() && only_key.as_ref().is_none_or(|key| keys.contains(key))
-        });
+        buckets.retain(|(_, keys)| only_key.as_ref().is_none_or(|key| keys.contains(key)));
         if only_key.is_some() && buckets.is_empty() {
             return Err(CliError::usage("no recorded call has the key of --only-key"));
+        }
+        buckets.retain(|(name, _)| limits.get(name).is_some_and(|limit| limit.kind() != Kind::Gate));
+        if buckets.is_empty() {
+            return Err(CliError::usage("--plot has nothing to draw: the calls use no limit that takes tokens"));
         }
         if buckets.len() > MOST_PANELS {
             let all = buckets.len();
@@ -178,11 +180,12 @@ impl Pictured {
     }
 
     /// The questions for the balances to draw, in the order of time. The tag is the index of the panel.
-    fn questions(&self, pass: usize, passes: usize) -> Vec<Timed<Purpose>> {
+    /// `applied`: for an access log, the limit of the pass.
+    fn questions(&self, applied: Option<&Arc<str>>) -> Vec<Timed<Purpose>> {
         let mut questions = Vec::new();
         for (place, panel) in self.panels.iter().enumerate() {
-            // Each limit of an access log has its own pass.
-            let Some(key) = panel.key.as_deref().filter(|_| passes == 1 || place == pass) else { continue };
+            let is_decided = applied.is_none_or(|name| *name == panel.name);
+            let Some(key) = panel.key.as_deref().filter(|_| is_decided) else { continue };
             let call = Call::from(Item::new(&*panel.name, key).count(0));
             let question = |at| Timed { at, op: Op::Check, call: call.clone(), tag: Purpose::Balance(place) };
             questions.extend(panel.moments().map(question));

@@ -98,24 +98,16 @@ impl Pattern {
         self.pieces.iter().filter_map(Piece::field)
     }
 
-    /// Whether the line agrees with the format up to its time or beyond, or from a field before the client's address to its end.
-    pub(super) fn reads_part(&self, line: &str) -> bool {
-        let time = self.fields().take_while(|field| !matches!(field.kind, Kind::Time(_))).count();
-        let is_address = |piece: &Piece| piece.field().is_some_and(|field| field.kind == Kind::Address);
-        let client = self.pieces.iter().position(is_address).unwrap_or_default();
-        self.divide(line).map_or_else(|(place, _)| place > time, |_| true)
-            || (1..=client).any(|first| self.divide_from(first, line).is_ok())
+    /// Whether a line may have been cut, as at a rotation of the file, if it has the format up to this field: it has its time.
+    pub(super) fn may_be_cut_at(&self, place: usize) -> bool {
+        self.fields().take(place).any(|field| matches!(field.kind, Kind::Time(_)))
     }
 
     /// Divides a line. Returns its time, and its fields.
     pub(super) fn divide<'a>(&'a self, line: &'a str) -> Result<(i64, Fields<'a>), Mismatch> {
-        self.divide_from(0, line)
-    }
-
-    fn divide_from<'a>(&'a self, first: usize, line: &'a str) -> Result<(i64, Fields<'a>), Mismatch> {
         let mut fields = Fields::new();
         let (mut at, mut rest, mut last) = (0, line, "the beginning of the line");
-        for (place, piece) in self.pieces.iter().enumerate().skip(first) {
+        for (place, piece) in self.pieces.iter().enumerate() {
             let mismatch = |reason| (fields.len(), reason);
             let next = self.pieces.get(place + 1);
             match piece {
@@ -169,7 +161,9 @@ fn end_before(rest: &str, next: &str, field: &Field) -> Option<usize> {
     let inside =
         if let Kind::Time(TimeForm::Strftime(format)) = &field.kind { format.matches(next).count() } else { 0 };
     let is_header = field.name.starts_with("http_") || field.name == ALL_FORWARDED;
-    let ends = rest.match_indices(next).map(|(end, _)| end);
+    // The colons of an IPv6 address are within brackets.
+    let first = if field.kind == Kind::Host && rest.starts_with('[') { rest.find(']').unwrap_or_default() } else { 0 };
+    let ends = rest.match_indices(next).map(|(end, _)| end).filter(|end| *end >= first);
     ends.filter(|end| !is_header || !rest[..*end].ends_with(',')).nth(inside)
 }
 

@@ -16,8 +16,9 @@ fn key(name: &str, format: &LogFormat) -> Result<LogKey, CliError> {
     LogKey::new(format, &LogOptions { key: name.to_owned(), ..LogOptions::default() })
 }
 
+/// The reason with its hint.
 fn reason(format: &LogFormat, line: &str) -> String {
-    format.parse(line).expect_err(line).reason
+    format.parse(line).expect_err(line).to_string()
 }
 
 #[test]
@@ -63,6 +64,10 @@ fn each_format_reads_its_example() {
         ("vhost", format!("example.com:80 203.0.113.1 {tail} {headers}")),
         ("vhost", format!("example.com:443 203.0.113.1 {tail}")),
         ("vhost", format!("example.com 203.0.113.1 {tail} {headers}")),
+        ("vhost", format!("[2001:db8::1]:80 203.0.113.1 {tail} {headers}")),
+        ("vhost", format!("[::1]:8443 203.0.113.1 {tail}")),
+        ("vhost", format!("[2001:db8::1] 203.0.113.1 {tail}")),
+        ("%V:%p %a %l %u %t \"%r\" %>s %b", format!("[2001:db8::1]:80 203.0.113.1 {tail}")),
         ("syslog", format!("Dec 16 00:00:00 host nginx: 203.0.113.1 {tail} {headers}")),
         ("syslog:vhost", format!("<190>Dec  6 00:00:00 host httpd[7]: example.com:80 203.0.113.1 {tail}")),
         ("syslog", format!("Dec  6 00:00:00 host nginx[123]: 203.0.113.1 {tail}")),
@@ -71,10 +76,16 @@ fn each_format_reads_its_example() {
         ("syslog", format!("2026-12-16T00:00:00.123456+01:00 host nginx: 203.0.113.1 {tail}")),
         ("syslog", format!("<190>1 2026-12-16T00:00:00.123456+01:00 host nginx 123 - - 203.0.113.1 {tail}")),
         ("syslog", format!("<190>1 2026-12-16T00:00:00Z host nginx - - [a@1 b=\"c\"] 203.0.113.1 {tail}")),
+        ("syslog", format!("<190>1 2026-12-16T00:00:00Z host nginx - - [a@1 b=\"c\\] d\"] 203.0.113.1 {tail}")),
+        ("syslog", format!("<190>1 2026-12-16T00:00:00Z host nginx - - [a@1 b=\"\\\\\" c=\"\\\"] d\"][e f=\"] \"] 203.0.113.1 {tail}")),
+        ("syslog", format!("<190>1 - host nginx - - [a] \u{feff}203.0.113.1 {tail}")),
         ("docker", format!("{iso} 203.0.113.1 {tail} {headers}")),
         ("docker:json", format!("{iso} {{\"time\": 1431857103, \"remote_addr\": \"203.0.113.1\"}}")),
         ("compose", format!("web-1  | 203.0.113.1 {tail}")),
         ("compose", format!("web-1  | {iso} 203.0.113.1 {tail}")),
+        ("compose", format!("\u{1b}[36mweb-1  | \u{1b}[0m203.0.113.1 {tail}")),
+        ("compose", format!("\u{1b}[1;38;5;6mweb-1  |\u{1b}[0m {iso} 203.0.113.1 {tail}")),
+        ("compose:vhost", format!("\u{1b}[33mweb_1  \u{1b}[0m| example.com:80 203.0.113.1 {tail}")),
         ("cri", format!("{iso} stdout F 203.0.113.1 {tail}")),
         (behind, format!("203.0.113.1 {tail}")),
         // Apache: mod_log_config.
@@ -147,6 +158,10 @@ fn a_line_of_another_format_names_the_option_that_reads_it() {
         ("", format!("example.com {COMMON} \"-\" \"x\""), "\"example.com\" is no address", "--log-format vhost"),
         ("", of_docker.to_owned(), "is no address", "`jq -j .log FILE`"),
         ("", format!("web_1 | {COMMON}"), "\"web_1\" is no address", "--log-format compose"),
+        ("", format!("\u{1b}[36mweb-1  | \u{1b}[0m{COMMON}"), "is no address", "--log-format compose"),
+        ("", format!("[2001:db8::1]:80 {COMMON}"), "several fields", "--log-format vhost"),
+        ("", r#"{"when": 1431857103, "from": "203.0.113.1"}"#.to_owned(), "", "as in --log-format json:time=FIELD"),
+        ("", r#"web-1 | {"when": 1431857103}"#.to_owned(), "", "as in --log-format compose:json:time=FIELD"),
         ("", format!("{iso} stdout F {COMMON}"), "is no address", "--log-format cri"),
         ("", format!("{iso} example.com:80 {COMMON}"), "is no address", "--log-format docker:vhost"),
         (
@@ -198,6 +213,18 @@ fn errors_name_the_invalid_part_of_the_line() {
             assert!(reason(&format(collector), line).contains("it does not begin "), "{collector}: {line}");
         }
     }
+    for (line, expected) in [
+        (
+            r#"{"time": "2015-05-17T10:05:03Z", "remote"#,
+            "it begins with { and is no JSON: EOF while parsing a string (column 40)",
+        ),
+        (r#"{"request": "GET /\x22"}"#, "it begins with { and is no JSON: invalid escape (column 20)"),
+        ("{203.0.113.1}", "it begins with { and is no JSON: key must be a string (column 2)"),
+    ] {
+        assert!(reason(&format(""), line).ends_with(expected), "{}", reason(&format(""), line));
+    }
+    let own = format("{\"t\":\"$time_iso8601\",\"ip\":\"$remote_addr\"}");
+    assert!(reason(&own, "{\"t\":\"noon\",").contains("\"noon\" is not a time"), "the closest field");
     for (line, expected) in [
         ("[]", "not a JSON object"),
         ("{\"a\": 1", "not a JSON object"),
