@@ -66,12 +66,7 @@ pub(crate) struct Source {
     pub(crate) name: String,
     /// In bytes, as it was stored when it was opened.
     pub(crate) length: u64,
-    content: Content,
-}
-
-enum Content {
-    File(File),
-    Bytes(Vec<u8>),
+    file: File,
 }
 
 impl Source {
@@ -79,11 +74,12 @@ impl Source {
     pub(crate) fn open(path: &Path) -> Result<Self, CliError> {
         let name = input::name(path);
         let (file, length) = open(path).map_err(|error| unreadable(&name, 0, &error))?;
-        Ok(Self { name, length, content: Content::File(file) })
+        Ok(Self { name, length, file })
     }
 
-    pub(crate) fn bytes(name: &str, bytes: Vec<u8>) -> Self {
-        Self { name: name.to_owned(), length: bytes.len() as u64, content: Content::Bytes(bytes) }
+    pub(crate) fn bytes(name: &str, mut bytes: &[u8]) -> Result<Self, CliError> {
+        let (file, length) = spooled(&mut bytes).map_err(|error| unreadable(name, 0, &error))?;
+        Ok(Self { name: name.to_owned(), length, file })
     }
 
     /// Begins to read the lines, and shows the position in the stored file. Another reader must not be in use. `are_events`:
@@ -97,8 +93,8 @@ impl Source {
             reader.by_ref().take(HEAD).read_to_end(&mut head)?;
             Ok(reader)
         });
-        let lines = |head: &[u8]| head.iter().filter(|byte| **byte == b'\n').count();
-        let reader = opened.map_err(|error| unreadable(name, lines(&head), &error))?;
+        let lines = || head.iter().filter(|byte| **byte == b'\n').count();
+        let reader = opened.map_err(|error| unreadable(name, lines(), &error))?;
         let text = head.strip_prefix(b"\xef\xbb\xbf").unwrap_or(&head);
         let cause = of_encoding(&head).or_else(|| of_record(&String::from_utf8_lossy(text), are_events));
         if let Some(cause) = cause {
@@ -108,15 +104,10 @@ impl Source {
         Ok(Lines { name, reader, number: 0, buffer: Vec::new() })
     }
 
-    fn stored(&self) -> io::Result<Box<dyn Read + Send + '_>> {
-        match &self.content {
-            Content::Bytes(bytes) => Ok(Box::new(bytes.as_slice())),
-            Content::File(file) => {
-                let mut file: &File = file;
-                file.rewind()?;
-                Ok(Box::new(file.take(self.length)))
-            }
-        }
+    fn stored(&self) -> io::Result<impl Read + Send + use<'_>> {
+        let mut file = &self.file;
+        file.rewind()?;
+        Ok(file.take(self.length))
     }
 }
 
@@ -268,12 +259,6 @@ pub(crate) struct BadLine {
     pub(crate) why: UnreadableLine,
 }
 
-impl Display for BadLine {
-    fn fmt(&self, f: &mut Formatter<'_>) -> fmt::Result {
-        write!(f, "line {}: {}", self.number, self.why)
-    }
-}
-
 /// Counts unreadable lines, and ends the run if there are too many.
 pub(crate) struct BadLines<'a> {
     name: &'a str,
@@ -356,7 +341,7 @@ impl<'a> BadLines<'a> {
 
     fn of(&self, line: &BadLine) -> String {
         let advice = self.advice.filter(|_| line.why.hint.is_none()).map(|advice| format!("; {advice}"));
-        format!("{}, {line}{}", self.name, advice.unwrap_or_default())
+        format!("{}, line {}: {}{}", self.name, line.number, line.why, advice.unwrap_or_default())
     }
 }
 

@@ -2,6 +2,7 @@
 
 use std::collections::HashMap;
 
+use serde::de::IgnoredAny;
 use serde::{Deserialize, Deserializer};
 use serde_json::json;
 
@@ -29,7 +30,9 @@ impl Event {
     /// Returns the reason if the line is not an event.
     pub fn parse(line: &str) -> Result<Self, String> {
         if !line.trim_start().starts_with('{') {
-            return Err("the line is not a JSON object".to_owned());
+            let cause =
+                serde_json::from_str::<IgnoredAny>(line).err().map(|error| format!(": {}", json_reason(&error)));
+            return Err(format!("the line is not a JSON object{}", cause.unwrap_or_default()));
         }
         let line: Line = serde_json::from_str(line).map_err(|error| json_reason(&error))?;
         let (at, op, name) = (micros(&line.at)?, line.op, line.op.as_str());

@@ -13,15 +13,14 @@ use crate::study::replay::access_log::{LogFormat, LogKey, LogOptions, of_known_f
 use crate::study::replay::events::Leases;
 use crate::study::replay::sandbox::{Purpose, Timed};
 use crate::text::grouped;
-use pg_limiter::{Call, Limits, Op};
+use pg_limiter::{Call, Limit, Limits, Op};
 
 /// A recording after the first pass, which has read all lines.
 pub(super) struct Recording {
     source: Source,
-    parser: Parser,
+    /// `None` for recorded calls.
+    log: Option<Log>,
     pub(super) limits: Limits,
-    /// For an access log: the limits to apply, each alone.
-    applied: Vec<Arc<str>>,
     window: usize,
     pub(super) summary: Summary,
 }
@@ -45,20 +44,19 @@ pub(super) struct Summary {
 }
 
 impl Recording {
-    /// Reads all lines. `applied`: for an access log, the limits to apply.
+    /// Reads all lines.
     pub(super) fn read(
         source: Source,
-        parser: Parser,
+        log: Option<Log>,
         limits: Limits,
-        applied: Vec<Arc<str>>,
         args: &LineArgs,
         needs_keys: bool,
     ) -> Result<Self, CliError> {
         let window = args.sort_window;
-        let mut recording = Self { source, parser, limits, applied, window, summary: Summary::default() };
+        let mut recording = Self { source, log, limits, window, summary: Summary::default() };
         let name = &recording.source.name;
         let progress = Progress::bytes(format!("reading {name}"), recording.source.length);
-        let mut bad_lines = BadLines::new(name, args, recording.parser.advice());
+        let mut bad_lines = BadLines::new(name, args, recording.log.as_ref().map(|log| log.advice));
         let mut summary = Summary { resolution: SECOND, ..Summary::default() };
         let mut pass = recording.pass(0, &progress)?;
         while let Some(next) = pass.next() {
@@ -75,9 +73,7 @@ impl Recording {
             let what = if recording.source.length == 0 { "is empty" } else { "has no lines" };
             summary.notes.push(format!("{name} {what}"));
         }
-        if let Parser::Requests { key, .. } = &recording.parser
-            && summary.without_key > 0
-        {
+        if let Some(Log { key, .. }) = recording.log.as_ref().filter(|_| summary.without_key > 0) {
             let (empty, all) = (grouped(summary.without_key), grouped(summary.calls));
             summary.notes.push(format!("{empty} of {all} requests have no {}: they share the empty key", key.name));
         }
@@ -88,41 +84,37 @@ impl Recording {
 
     /// The key that the user means by this text. An address is the key of its client.
     pub(super) fn key_named(&self, text: &str) -> Arc<str> {
-        match &self.parser {
-            Parser::Requests { key, .. } => key.named(text).into(),
-            Parser::Events => text.into(),
-        }
+        self.log.as_ref().map_or_else(|| text.into(), |log| log.key.named(text).into())
     }
 
     /// The number of passes over the recording: an access log is replayed once for each limit, because each is applied alone.
     pub(super) fn passes(&self) -> usize {
-        self.applied.len().max(1)
+        self.log.as_ref().map_or(1, |log| log.applied.len())
     }
 
     /// The keys that take tokens, by limit: limits of an access log in the order in which they are applied, limits of events by
     /// their names.
     pub(super) fn buckets(&self) -> Vec<(Arc<str>, HashSet<Arc<str>>)> {
         let buckets = &self.summary.buckets;
-        if self.applied.is_empty() {
+        let Some(log) = &self.log else {
             return buckets.iter().map(|(limit, keys)| (Arc::clone(limit), keys.clone())).collect();
-        }
+        };
         let keys = buckets.values().next().cloned().unwrap_or_default();
-        self.applied.iter().map(|limit| (Arc::clone(limit), keys.clone())).collect()
+        log.applied.iter().map(|limit| (Arc::clone(limit), keys.clone())).collect()
     }
 
     /// For an access log: the limit that this pass applies.
     pub(super) fn applied(&self, pass: usize) -> Option<&Arc<str>> {
-        self.applied.get(pass)
+        self.log.as_ref()?.applied.get(pass)
     }
 
     pub(super) fn pass(&self, number: usize, progress: &Progress) -> Result<Pass<'_>, CliError> {
         Ok(Pass {
             recording: self,
-            lines: self.source.lines(matches!(self.parser, Parser::Events), progress)?,
+            lines: self.source.lines(self.log.is_none(), progress)?,
             limit: self.applied(number).cloned().unwrap_or_default(),
             leases: Leases::new(&self.limits),
             waiting: BTreeMap::new(),
-            keys: HashSet::new(),
             last: None,
             read: 0,
             is_at_end: false,
@@ -160,9 +152,7 @@ pub(super) struct Pass<'r> {
     limit: Arc<str>,
     leases: Leases<'r>,
     /// The window: the numbers of lines and what they have, by time. Lines with the same time keep their order.
-    waiting: BTreeMap<(i64, usize), (usize, Parsed)>,
-    /// The keys that were read, each of them once in memory.
-    keys: HashSet<Arc<str>>,
+    waiting: BTreeMap<(i64, usize), (usize, Box<Event>)>,
     /// The time of the last call.
     last: Option<i64>,
     read: u64,
@@ -179,8 +169,8 @@ impl Pass<'_> {
         self.read += 1;
         let bad = |why: UnreadableLine| Fault::Line(BadLine { place, number, why });
         let bytes = bytes.ok_or_else(|| bad("the line is longer than 1 MiB".to_owned().into()))?;
-        let (at, parsed) = self.recording.parser.parse(bytes, &mut self.keys).map_err(bad)?;
-        if self.last.is_some_and(|last| at < last) {
+        let event = self.recording.parse(bytes, &self.limit).map_err(bad)?;
+        if self.last.is_some_and(|last| event.at < last) {
             let reason = format!(
                 "its time is before that of calls more than {} lines before it: sort the file by time, or use a larger \
                  --sort-window",
@@ -188,7 +178,7 @@ impl Pass<'_> {
             );
             return Err(bad(reason.into()));
         }
-        self.waiting.insert((at, place), (number, parsed));
+        self.waiting.insert((event.at, place), (number, event.into()));
         Ok(())
     }
 }
@@ -202,80 +192,56 @@ impl Iterator for Pass<'_> {
                 return Some(Err(fault));
             }
         }
-        let ((at, place), (number, parsed)) = self.waiting.pop_first()?;
+        let ((at, place), (number, mut event)) = self.waiting.pop_first()?;
         self.last = Some(at);
-        let (op, call) = match parsed {
-            Parsed::Request(key) => (Op::Limit, Call::from((Arc::clone(&self.limit), key))),
-            Parsed::Event(mut event) => {
-                if let Err(reason) = self.leases.name(&mut event, place) {
-                    return Some(Err(Fault::Line(BadLine { place, number, why: reason.into() })));
-                }
-                (event.op, event.call)
-            }
-        };
-        Some(Ok(Timed { at, op, call, tag: Purpose::Line(place) }))
+        if self.recording.log.is_none()
+            && let Err(reason) = self.leases.name(&mut event, place)
+        {
+            return Some(Err(Fault::Line(BadLine { place, number, why: reason.into() })));
+        }
+        Some(Ok(Timed { at, op: event.op, call: event.call, tag: Purpose::Line(place) }))
     }
 }
 
-pub(super) enum Parser {
-    Events,
-    /// The requests of an access log.
-    Requests {
-        format: Box<LogFormat>,
-        key: Box<LogKey>,
-        /// What to do about lines that do not have the format.
-        advice: &'static str,
-    },
+/// How the lines of an access log are read.
+pub(super) struct Log {
+    format: LogFormat,
+    key: LogKey,
+    /// What to do about lines that do not have the format.
+    advice: &'static str,
+    /// The limits to apply, each alone.
+    applied: Vec<Arc<str>>,
 }
 
-/// The content of a line, without its time.
-enum Parsed {
-    Event(Box<Event>),
-    /// The key of a request.
-    Request(Arc<str>),
-}
-
-impl Parser {
-    pub(super) fn requests(options: &LogOptions) -> Result<Self, CliError> {
+impl Log {
+    pub(super) fn new(options: &LogOptions, applied: &[(Arc<str>, Limit)]) -> Result<Self, CliError> {
         let format = options.log_format.clone().unwrap_or_default();
-        let key = LogKey::new(&format, options)?.into();
         let advice = match options.log_format {
             Some(_) => "compare --log-format with the format in the configuration of the server",
             None => "give the format string of the server with --log-format",
         };
-        Ok(Self::Requests { format: format.into(), key, advice })
+        let applied = applied.iter().map(|(name, _)| Arc::clone(name)).collect();
+        Ok(Self { key: LogKey::new(&format, options)?, format, advice, applied })
     }
+}
 
-    const fn advice(&self) -> Option<&'static str> {
-        if let Self::Requests { advice, .. } = self { Some(advice) } else { None }
-    }
-
-    /// Parses a line. Returns its time, too.
-    fn parse(&self, line: &[u8], keys: &mut HashSet<Arc<str>>) -> Result<(i64, Parsed), UnreadableLine> {
-        match self {
-            Self::Events => {
-                let line = std::str::from_utf8(line).map_err(|_| "the line is not UTF-8".to_owned())?;
-                let event = Event::parse(line).map_err(|reason| {
-                    let of_log = |option| format!("to read an access log, use --access-log FILE --apply NAME{option}");
-                    let hint = match of_known_format(line, "") {
-                        Some(option) => Some(of_log(format!(" {option}"))),
-                        None => (!line.starts_with('{')).then(|| of_log(String::new())),
-                    };
-                    UnreadableLine { hint, ..reason.into() }
-                })?;
-                Ok((event.at, Parsed::Event(event.into())))
-            }
-            Self::Requests { format, key, .. } => {
-                let line = text_of(line);
-                let line = format.parse(&line)?;
-                let key = key.of(&line)?.unwrap_or_default();
-                if !keys.contains(key.as_str()) {
-                    keys.insert(key.as_str().into());
-                }
-                let key = keys.get(key.as_str()).map_or_else(|| key.into(), Arc::clone);
-                Ok((line.at_micros(), Parsed::Request(key)))
-            }
+impl Recording {
+    /// Parses a line. `limit`: for an access log, the limit that is applied.
+    fn parse(&self, line: &[u8], limit: &Arc<str>) -> Result<Event, UnreadableLine> {
+        if let Some(Log { format, key, .. }) = &self.log {
+            let line = text_of(line);
+            let line = format.parse(&line)?;
+            let call = Call::from((Arc::clone(limit), key.of(&line)?.unwrap_or_default()));
+            return Ok(Event { at: line.at_micros(), op: Op::Limit, call, lease: None });
         }
+        let line = std::str::from_utf8(line).map_err(|_| "the line is not UTF-8".to_owned())?;
+        Event::parse(line).map_err(|reason| {
+            let option = of_known_format(line, "").map(|option| format!(" {option}"));
+            let is_log = option.is_some() || !line.starts_with('{');
+            let option = option.unwrap_or_default();
+            let of_log = || format!("to read an access log, use --access-log FILE --apply NAME{option}");
+            UnreadableLine { hint: is_log.then(of_log), ..reason.into() }
+        })
     }
 }
 

@@ -189,8 +189,8 @@ impl Decisions {
     }
 
     pub(super) fn add_bad(&mut self, line: &BadLine) {
-        let object = serde_json::json!({"error": "invalid_line", "message": line.to_string()});
-        self.waiting.insert(line.place, json::line(&object));
+        let message = format!("line {}: {}", line.number, line.why);
+        self.waiting.insert(line.place, json::line(&serde_json::json!({"error": "invalid_line", "message": message})));
     }
 
     /// Prints the lines that follow the last one.

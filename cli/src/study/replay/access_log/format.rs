@@ -51,53 +51,47 @@ impl LogFormat {
         })
     }
 
-    /// What to do about a line that no known format reads. For a line that only looks like JSON, changes the reason.
+    /// What to do about a line that no known format reads. If it only begins like JSON, changes the reason.
     fn hint(&self, line: &str, reason: &mut String) -> Option<String> {
-        if Event::parse(line).is_ok() {
-            return Some("this is a recorded call: use --events FILE in place of --access-log".to_owned());
-        }
-        if line.starts_with(r#"{"log":""#) && line.contains(r#","stream":""#) {
-            let lines = "the lines that `docker logs CONTAINER` or `jq -j .log FILE` prints";
-            return Some(format!("this is a file of Docker: give {lines}"));
-        }
         let collected = COLLECTORS.iter().find_map(|(name, rest, begin)| Some((*name, rest(line)?, *begin)));
         let inner = collected.map_or(line, |(_, rest, _)| rest);
-        if inner.starts_with('{') && !self.patterns.is_empty() {
-            let before = collected.map(|(name, ..)| format!("{name}:")).unwrap_or_default();
-            match serde_json::from_str::<IgnoredAny>(inner) {
-                Ok(_) => {
-                    return Some(format!(
-                        "the line is JSON: name its fields, as in --log-format {before}json:time=FIELD,remote_addr=FIELD"
-                    ));
-                }
-                Err(error) if !self.begins_with_brace() => {
-                    *reason = format!("it begins with {{ and is no JSON: {}", json_reason(&error));
-                    return None;
-                }
-                Err(_) => {}
+        let is_object = inner.starts_with('{') && !self.patterns.is_empty();
+        let object = is_object.then(|| serde_json::from_str::<IgnoredAny>(inner));
+        Some(match (object, collected) {
+            _ if Event::parse(line).is_ok() => "this is a recorded call: use --events FILE in place of it".into(),
+            _ if line.starts_with(r#"{"log":""#) && line.contains(r#","stream":""#) => {
+                "this is a file of Docker: give the lines that `docker logs CONTAINER` or `jq -j .log FILE` prints"
+                    .into()
             }
-        }
-        match collected {
-            Some((name, _, begin)) if self.collector.is_none_or(|(own, ..)| *own != name) => {
-                Some(format!("the line begins {begin}: use --log-format {name}:FORMAT, with the format string of the server"))
+            (Some(Ok(_)), _) => {
+                let before = collected.map(|(name, ..)| format!("{name}:")).unwrap_or_default();
+                format!(
+                    "the line is JSON: name its fields, as in --log-format {before}json:time=FIELD,remote_addr=FIELD"
+                )
             }
-            _ if !reason.contains(NO_ADDRESS) => None,
-            _ if inner.starts_with("- ") => Some(
-                "if the header X-Forwarded-For is the first field, use a --log-format that begins with $http_x_forwarded_for"
-                    .to_owned(),
-            ),
-            _ if self.text.contains(['$', '%']) => None,
-            _ => Some("give the format string of the server with --log-format".to_owned()),
-        }
-    }
-
-    /// Whether the user's own format string describes an object.
-    fn begins_with_brace(&self) -> bool {
-        self.text.trim_start().starts_with('{')
+            // A format string of the user's own may begin so, too.
+            (Some(Err(error)), _) if !self.text.trim_start().starts_with('{') => {
+                *reason = format!("it begins with {{ and is no JSON: {}", json_reason(&error));
+                return None;
+            }
+            (_, Some((name, _, begin))) if self.collector.is_none_or(|(own, ..)| *own != name) => {
+                format!("the line begins {begin}: use --log-format {name}:FORMAT, with the format string of the server")
+            }
+            _ if !reason.contains(NO_ADDRESS) => return None,
+            _ if inner.starts_with("- ") => {
+                "if X-Forwarded-For is the first field, use a --log-format that begins with $http_x_forwarded_for"
+                    .into()
+            }
+            _ if self.text.contains(['$', '%']) => return None,
+            _ => "give the format string of the server with --log-format".into(),
+        })
     }
 
     fn read<'a>(&'a self, line: &'a str) -> Result<LogLine<'a>, Mismatch> {
-        let line = self.strip(line).map_err(|reason| (0, reason))?;
+        let line = match self.collector {
+            Some((_, rest, begin)) => rest(line).ok_or_else(|| (0, format!("it does not begin {begin}")))?,
+            None => line,
+        };
         if self.patterns.is_empty() {
             return LogLine::of_json(line, &self.renamed).map_err(|reason| (0, reason));
         }
@@ -107,17 +101,10 @@ impl LogFormat {
                 Ok((at, fields)) => {
                     return Ok(LogLine { at, content: Content::Fields(fields), renamed: &self.renamed });
                 }
-                Err(mismatch) if mismatch.0 >= closest.0 => closest = mismatch,
-                Err(_) => {}
+                Err(mismatch) => closest = if mismatch.0 >= closest.0 { mismatch } else { closest },
             }
         }
         Err(closest)
-    }
-
-    /// The line without the text of the collector.
-    fn strip<'a>(&self, line: &'a str) -> Result<&'a str, String> {
-        let Some((_, rest, begin)) = self.collector else { return Ok(line) };
-        rest(line).ok_or_else(|| format!("it does not begin {begin}"))
     }
 
     /// Whether lines can have this field, by a name of the tool or the format's own.
@@ -227,12 +214,10 @@ fn of_host_name(line: &str) -> Option<String> {
 
 fn reads(format: &LogFormat, line: &str) -> bool {
     let Ok(read) = format.read(line) else { return false };
-    let is_address = |field: &str| read.own(field).is_some_and(|text| address(&text).is_some());
     // Two addresses: the first may be a proxy's. A number may be what is left of one, or a time.
     let is_number = |host: &str| host.bytes().all(|byte| byte.is_ascii_digit() || byte == b'.');
-    if read.own("server_port").is_none()
-        && (is_address("host") || read.own("host").is_some_and(|host| is_number(&host)))
-    {
+    let is_proxy = |host: Cow<'_, str>| address(&host).is_some() || is_number(&host);
+    if read.own("server_port").is_none() && read.own("host").is_some_and(is_proxy) {
         return false;
     }
     let is_client = |text: &str| address(text).is_some() || text == "unknown";

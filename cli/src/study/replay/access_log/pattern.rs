@@ -7,6 +7,7 @@ use jiff::fmt::strtime;
 
 use crate::study::replay::access_log::address::{ALL_FORWARDED, address};
 use crate::study::replay::events::YEARS;
+use crate::text::shortened;
 
 /// Names and values.
 pub(super) type Fields<'a> = Vec<(&'a str, Cow<'a, str>)>;
@@ -128,7 +129,7 @@ impl Pattern {
         if rest.is_empty() || (self.goes_on && rest.starts_with(' ')) {
             return Ok((at, fields));
         }
-        Err((fields.len(), format!("after {last}, the line goes on: \"{}\"", shortened(rest))))
+        Err((fields.len(), format!("after {last}, the line goes on: \"{}\"", shortened(rest, SHOWN))))
     }
 
     /// The value at the beginning of `rest`, and what follows it. `next`: the text that ends it.
@@ -146,7 +147,7 @@ impl Pattern {
             Some(Piece::Literal(next)) => end_before(rest, next, field).ok_or_else(|| {
                 let missing = format!("after {name}, {} is missing", name_of(next));
                 let is_shown = field.kind == Kind::Address && !rest.is_empty();
-                if is_shown { format!("in \"{}\", {missing}", shortened(rest)) } else { missing }
+                if is_shown { format!("in \"{}\", {missing}", shortened(rest, SHOWN)) } else { missing }
             })?,
             _ if self.goes_on => rest.find(' ').unwrap_or(rest.len()),
             _ => rest.len(),
@@ -169,7 +170,7 @@ fn end_before(rest: &str, next: &str, field: &Field) -> Option<usize> {
 
 /// Checks the value of a field. Returns the time if this is one.
 fn check(field: &Field, value: &str) -> Result<Option<i64>, String> {
-    let (name, shown) = (&field.name, shortened(value));
+    let (name, shown) = (&field.name, shortened(value, SHOWN));
     let refused = |reason: String| Err(format!("\"{shown}\" {reason}"));
     match &field.kind {
         Kind::Time(form) => match form.micros(value) {
@@ -199,10 +200,8 @@ fn name_of(literal: &str) -> String {
     if literal == " " { "a blank".to_owned() } else { format!("'{literal}'") }
 }
 
-/// The beginning of a text, for messages.
-fn shortened(text: &str) -> &str {
-    text.char_indices().nth(60).map_or(text, |(end, _)| &text[..end])
-}
+/// The most columns of a text in messages.
+const SHOWN: usize = 60;
 
 /// Returns the text before a quote, and the text from that quote on, if there is one. `\"` and `\\` are unescaped to a quote
 /// and a backslash; other escapes are kept, because their bytes may not be text.
