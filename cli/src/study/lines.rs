@@ -231,7 +231,7 @@ const HOPELESS: u64 = 1_000;
 pub struct UnreadableLine {
     /// The reason.
     pub reason: String,
-    /// What to do, such as the option that reads the line.
+    /// Advice, such as the option that reads the line.
     pub hint: Option<String>,
     /// Whether the line has another known format, and is no line of this format that was cut.
     pub is_other_format: bool,
@@ -263,7 +263,7 @@ pub(crate) struct BadLine {
 pub(crate) struct BadLines<'a> {
     name: &'a str,
     args: &'a LineArgs,
-    /// What to do about lines that have no hint.
+    /// Advice for lines that have no hint.
     advice: Option<&'a str>,
     first: Vec<BadLine>,
     count: u64,

@@ -207,7 +207,7 @@ impl Iterator for Pass<'_> {
 pub(super) struct Log {
     format: LogFormat,
     key: LogKey,
-    /// What to do about lines that do not have the format.
+    /// Advice for lines that do not have the format.
     advice: &'static str,
     /// The limits to apply, each alone.
     applied: Vec<Arc<str>>,

@@ -51,14 +51,14 @@ impl LogFormat {
         })
     }
 
-    /// What to do about a line that no known format reads. If it only begins like JSON, changes the reason.
+    /// Advice for a line that no known format reads. Changes the reason if the line only begins like JSON.
     fn hint(&self, line: &str, reason: &mut String) -> Option<String> {
         let collected = COLLECTORS.iter().find_map(|(name, rest, begin)| Some((*name, rest(line)?, *begin)));
         let inner = collected.map_or(line, |(_, rest, _)| rest);
         let is_object = inner.starts_with('{') && !self.patterns.is_empty();
         let object = is_object.then(|| serde_json::from_str::<IgnoredAny>(inner));
         Some(match (object, collected) {
-            _ if Event::parse(line).is_ok() => "this is a recorded call: use --events FILE in place of it".into(),
+            _ if Event::parse(line).is_ok() => "this is a recorded call: use --events FILE".into(),
             _ if line.starts_with(r#"{"log":""#) && line.contains(r#","stream":""#) => {
                 "this is a file of Docker: give the lines that `docker logs CONTAINER` or `jq -j .log FILE` prints"
                     .into()
