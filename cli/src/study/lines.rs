@@ -422,12 +422,9 @@ fn of_record(head: &str, is_event: bool) -> Option<String> {
 /// The expression of yq for the records of a YAML file: the items of a list, or the mapping itself. `None` if it is no YAML.
 fn records_of_yaml(text: &str) -> Option<String> {
     let is_content = |line: &&str| !line.is_empty() && !line.starts_with('#');
-    let mut lines = text.lines().map(str::trim_end).filter(is_content).peekable();
-    let mut is_marked = false;
-    while lines.next_if(|line| *line == "---" || line.starts_with("%YAML")).is_some() {
-        is_marked = true;
-    }
-    let (first, next) = (lines.next().unwrap_or_default(), lines.next());
+    let lines: Vec<&str> = text.lines().map(str::trim_end).filter(is_content).collect();
+    let marks = lines.iter().take_while(|line| **line == "---" || line.starts_with("%YAML")).count();
+    let (first, next) = (lines.get(marks).copied().unwrap_or_default(), lines.get(marks + 1).copied());
     let is_name = |name: &&str| !name.is_empty() && name.chars().all(|c| c.is_ascii_alphanumeric() || c == '_');
     let name = |line: &'_ str| {
         let (name, value) = line.strip_prefix("- ").unwrap_or(line).split_once(':')?;
@@ -439,7 +436,7 @@ fn records_of_yaml(text: &str) -> Option<String> {
     let of_mapping =
         |next: &str| next.starts_with([' ', '-']) || name(next).is_some_and(|next| Some(next) != name_of_first);
     let is_mapping = name_of_first.is_some() && next.is_none_or(of_mapping);
-    if !is_marked && !first.starts_with("- {") && !is_mapping {
+    if marks == 0 && !first.starts_with("- {") && !is_mapping {
         return None;
     }
     let holds_list = first.split(" #").next().is_some_and(|first| first.trim_end().ends_with(':'))

@@ -152,7 +152,7 @@ pub(super) struct Pass<'r> {
     limit: Arc<str>,
     leases: Leases<'r>,
     /// The window: the numbers of lines and what they have, by time. Lines with the same time keep their order.
-    waiting: BTreeMap<(i64, usize), (usize, Box<Event>)>,
+    waiting: BTreeMap<(i64, usize), (usize, Parsed)>,
     /// The time of the last call.
     last: Option<i64>,
     read: u64,
@@ -169,8 +169,8 @@ impl Pass<'_> {
         self.read += 1;
         let bad = |why: UnreadableLine| Fault::Line(BadLine { place, number, why });
         let bytes = bytes.ok_or_else(|| bad("the line is longer than 1 MiB".to_owned().into()))?;
-        let event = self.recording.parse(bytes, &self.limit).map_err(bad)?;
-        if self.last.is_some_and(|last| event.at < last) {
+        let (at, parsed) = self.recording.parse(bytes).map_err(bad)?;
+        if self.last.is_some_and(|last| at < last) {
             let reason = format!(
                 "its time is before that of calls more than {} lines before it: sort the file by time, or use a larger \
                  --sort-window",
@@ -178,7 +178,7 @@ impl Pass<'_> {
             );
             return Err(bad(reason.into()));
         }
-        self.waiting.insert((event.at, place), (number, event.into()));
+        self.waiting.insert((at, place), (number, parsed));
         Ok(())
     }
 }
@@ -192,14 +192,16 @@ impl Iterator for Pass<'_> {
                 return Some(Err(fault));
             }
         }
-        let ((at, place), (number, mut event)) = self.waiting.pop_first()?;
+        let ((at, place), (number, parsed)) = self.waiting.pop_first()?;
         self.last = Some(at);
-        if self.recording.log.is_none()
-            && let Err(reason) = self.leases.name(&mut event, place)
-        {
-            return Some(Err(Fault::Line(BadLine { place, number, why: reason.into() })));
-        }
-        Some(Ok(Timed { at, op: event.op, call: event.call, tag: Purpose::Line(place) }))
+        let (op, call) = match parsed {
+            Parsed::Request(key) => (Op::Limit, Call::from((Arc::clone(&self.limit), &*key))),
+            Parsed::Event(mut event) => match self.leases.name(&mut event, place) {
+                Ok(()) => (event.op, event.call),
+                Err(reason) => return Some(Err(Fault::Line(BadLine { place, number, why: reason.into() }))),
+            },
+        };
+        Some(Ok(Timed { at, op, call, tag: Purpose::Line(place) }))
     }
 }
 
@@ -225,23 +227,30 @@ impl Log {
     }
 }
 
+/// The content of a line, without its time.
+enum Parsed {
+    Event(Box<Event>),
+    /// The key of a request, which needs less memory than a call.
+    Request(Box<str>),
+}
+
 impl Recording {
-    /// Parses a line. `limit`: for an access log, the limit that is applied.
-    fn parse(&self, line: &[u8], limit: &Arc<str>) -> Result<Event, UnreadableLine> {
+    /// Parses a line. Returns its time, too.
+    fn parse(&self, line: &[u8]) -> Result<(i64, Parsed), UnreadableLine> {
         if let Some(Log { format, key, .. }) = &self.log {
             let line = text_of(line);
             let line = format.parse(&line)?;
-            let call = Call::from((Arc::clone(limit), key.of(&line)?.unwrap_or_default()));
-            return Ok(Event { at: line.at_micros(), op: Op::Limit, call, lease: None });
+            return Ok((line.at_micros(), Parsed::Request(key.of(&line)?.unwrap_or_default().into())));
         }
         let line = std::str::from_utf8(line).map_err(|_| "the line is not UTF-8".to_owned())?;
-        Event::parse(line).map_err(|reason| {
+        let event = Event::parse(line).map_err(|reason| {
             let option = of_known_format(line, "").map(|option| format!(" {option}"));
             let is_log = option.is_some() || !line.starts_with('{');
             let option = option.unwrap_or_default();
             let of_log = || format!("to read an access log, use --access-log FILE --apply NAME{option}");
             UnreadableLine { hint: is_log.then(of_log), ..reason.into() }
-        })
+        })?;
+        Ok((event.at, Parsed::Event(event.into())))
     }
 }
 
