@@ -21,4 +21,6 @@ mod text;
 
 pub use args::{command, main};
 #[cfg(feature = "study")]
-pub use study::replay::{Event, LogFormat, LogLine, UnreadableLine};
+pub use study::lines::UnreadableLine;
+#[cfg(feature = "study")]
+pub use study::replay::{Event, LogFormat, LogLine};

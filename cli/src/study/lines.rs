@@ -1,6 +1,8 @@
 //! Reads the lines of files of any size: plain or compressed, from a file, standard input or memory. The first bytes of a file
 //! show its format, not its name. Lines that cannot be read are counted up to a bound; the cause is named if a file has no others.
 
+use std::collections::HashSet;
+use std::fmt::{self, Display, Formatter};
 use std::fs::File;
 use std::io::{self, BufRead, BufReader, Cursor, Read, Seek};
 use std::path::Path;
@@ -35,9 +37,7 @@ impl Lines<'_> {
     /// Reads the next line that is not blank.
     pub(crate) fn next(&mut self) -> Result<Option<Line<'_>>, CliError> {
         loop {
-            let is_whole = self.read().map_err(|error| {
-                CliError::usage(format!("cannot read {} after line {}: {error}", self.name, self.number))
-            })?;
+            let is_whole = self.read().map_err(|error| unreadable(self.name, self.number, &error))?;
             if self.buffer.is_empty() {
                 return Ok(None);
             }
@@ -66,38 +66,35 @@ pub(crate) struct Source {
     pub(crate) name: String,
     /// In bytes, as it was stored when it was opened.
     pub(crate) length: u64,
-    content: Content,
-}
-
-enum Content {
-    File(File),
-    Bytes(Vec<u8>),
+    file: File,
 }
 
 impl Source {
     /// Opens a file; `-` is standard input. A file that can be read only once, such as a pipe, is copied to a temporary file.
     pub(crate) fn open(path: &Path) -> Result<Self, CliError> {
         let name = input::name(path);
-        let (file, length) = open(path).map_err(|error| unreadable(&name, &error))?;
-        Ok(Self { name, length, content: Content::File(file) })
+        let (file, length) = open(path).map_err(|error| unreadable(&name, 0, &error))?;
+        Ok(Self { name, length, file })
     }
 
-    pub(crate) fn bytes(name: &str, bytes: Vec<u8>) -> Self {
-        Self { name: name.to_owned(), length: bytes.len() as u64, content: Content::Bytes(bytes) }
+    pub(crate) fn bytes(name: &str, mut bytes: &[u8]) -> Result<Self, CliError> {
+        let (file, length) = spooled(&mut bytes).map_err(|error| unreadable(name, 0, &error))?;
+        Ok(Self { name: name.to_owned(), length, file })
     }
 
     /// Begins to read the lines, and shows the position in the stored file. Another reader must not be in use. `are_events`:
     /// each line is an event, and not a request of an access log.
     pub(crate) fn lines(&self, are_events: bool, progress: &Progress) -> Result<Lines<'_>, CliError> {
         let name = self.name.as_str();
+        let mut head = Vec::new();
         let opened = self.stored().and_then(|stored| {
             let buffered = BufReader::with_capacity(1 << 16, progress.wrap_read(stored));
             let mut reader = decompressed(Box::new(buffered))?;
-            let mut head = Vec::new();
             reader.by_ref().take(HEAD).read_to_end(&mut head)?;
-            Ok((head, reader))
+            Ok(reader)
         });
-        let (head, reader) = opened.map_err(|error| unreadable(name, &error))?;
+        let lines = || head.iter().filter(|byte| **byte == b'\n').count();
+        let reader = opened.map_err(|error| unreadable(name, lines(), &error))?;
         let text = head.strip_prefix(b"\xef\xbb\xbf").unwrap_or(&head);
         let cause = of_encoding(&head).or_else(|| of_record(&String::from_utf8_lossy(text), are_events));
         if let Some(cause) = cause {
@@ -107,20 +104,17 @@ impl Source {
         Ok(Lines { name, reader, number: 0, buffer: Vec::new() })
     }
 
-    fn stored(&self) -> io::Result<Box<dyn Read + Send + '_>> {
-        match &self.content {
-            Content::Bytes(bytes) => Ok(Box::new(bytes.as_slice())),
-            Content::File(file) => {
-                let mut file: &File = file;
-                file.rewind()?;
-                Ok(Box::new(file.take(self.length)))
-            }
-        }
+    fn stored(&self) -> io::Result<impl Read + Send + use<'_>> {
+        let mut file = &self.file;
+        file.rewind()?;
+        Ok(file.take(self.length))
     }
 }
 
-fn unreadable(name: &str, error: &io::Error) -> CliError {
-    CliError::usage(format!("cannot read {name}: {error}"))
+/// `lines`: the number of lines that were read.
+fn unreadable(name: &str, lines: usize, error: &io::Error) -> CliError {
+    let after = if lines > 0 { format!(" after line {lines}") } else { String::new() };
+    CliError::usage(format!("cannot read {name}{after}: {error}"))
 }
 
 fn open(path: &Path) -> io::Result<(File, u64)> {
@@ -163,10 +157,29 @@ fn decompressed(mut stored: Reader<'_>) -> io::Result<Reader<'_>> {
         )));
     }
     Ok(match head {
-        [0x1f, 0x8b, ..] => Box::new(BufReader::new(MultiGzDecoder::new(stored))),
-        [0x28, 0xb5, 0x2f, 0xfd, ..] => Box::new(BufReader::new(Zstd { source: stored, decoder: FrameDecoder::new() })),
+        [0x1f, 0x8b, ..] => Box::new(BufReader::new(Decompressed(MultiGzDecoder::new(stored), "gzip"))),
+        [0x28, 0xb5, 0x2f, 0xfd, ..] => {
+            let zstd = Zstd { source: stored, decoder: FrameDecoder::new() };
+            Box::new(BufReader::new(Decompressed(zstd, "zstd")))
+        }
         _ => stored,
     })
+}
+
+/// A reader that decompresses, and the name of its program.
+struct Decompressed<R>(R, &'static str);
+
+impl<R: Read> Read for Decompressed<R> {
+    fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
+        let program = self.1;
+        self.0.read(buffer).map_err(|error| match error.raw_os_error() {
+            Some(_) => error,
+            None => io::Error::other(format!(
+                "the {program} file is damaged or cut off: copy it again, or read its undamaged part with \
+                 {program} -dc FILE | pg-limiter .. -"
+            )),
+        })
+    }
 }
 
 /// Decompresses all frames of a zstd file. (The crate's own reader ends after the first.)
@@ -180,7 +193,7 @@ impl<R: BufRead> Zstd<R> {
     fn next_frame(&mut self) -> io::Result<bool> {
         let read = self.decoder.get_checksum_from_data();
         if read.is_some() && read != self.decoder.get_calculated_checksum() {
-            return Err(io::Error::other("the zstd file is damaged: a checksum differs"));
+            return Err(io::Error::other("a checksum differs"));
         }
         while !self.source.fill_buf()?.is_empty() {
             match self.decoder.reset(&mut self.source) {
@@ -188,7 +201,7 @@ impl<R: BufRead> Zstd<R> {
                 Err(FrameDecoderError::ReadFrameHeaderError(ReadFrameHeaderError::SkipFrame { length, .. })) => {
                     io::copy(&mut self.source.by_ref().take(u64::from(length)), &mut io::sink())?;
                 }
-                Err(error) => return Err(damaged(error)),
+                Err(error) => return Err(io::Error::other(error)),
             }
         }
         Ok(false)
@@ -199,7 +212,8 @@ impl<R: BufRead> Read for Zstd<R> {
     fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
         while self.decoder.can_collect() == 0 {
             if !self.decoder.is_finished() {
-                self.decoder.decode_blocks(&mut self.source, BlockDecodingStrategy::UptoBlocks(1)).map_err(damaged)?;
+                let blocks = self.decoder.decode_blocks(&mut self.source, BlockDecodingStrategy::UptoBlocks(1));
+                blocks.map_err(io::Error::other)?;
             } else if !self.next_frame()? {
                 return Ok(0);
             }
@@ -208,13 +222,33 @@ impl<R: BufRead> Read for Zstd<R> {
     }
 }
 
-fn damaged(error: FrameDecoderError) -> io::Error {
-    io::Error::other(format!("the zstd file is damaged or cut: {error}"))
-}
-
 const SHOWN: usize = 5;
 /// If so many lines are read and none is readable, the rest is not tried.
 const HOPELESS: u64 = 1_000;
+
+/// Why a line cannot be read.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct UnreadableLine {
+    /// The reason.
+    pub reason: String,
+    /// Advice, such as the option that reads the line.
+    pub hint: Option<String>,
+    /// Whether the line has another known format, and is no line of this format that was cut.
+    pub is_other_format: bool,
+}
+
+impl From<String> for UnreadableLine {
+    fn from(reason: String) -> Self {
+        Self { reason, ..Self::default() }
+    }
+}
+
+impl Display for UnreadableLine {
+    fn fmt(&self, f: &mut Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.reason)?;
+        self.hint.as_ref().map_or(Ok(()), |hint| write!(f, "; {hint}"))
+    }
+}
 
 #[derive(Clone, Debug)]
 pub(crate) struct BadLine {
@@ -222,23 +256,25 @@ pub(crate) struct BadLine {
     pub(crate) place: usize,
     /// The number of the line in the file.
     pub(crate) number: usize,
-    pub(crate) reason: String,
-    /// Whether the whole line has another known format.
-    pub(crate) is_of_other_format: bool,
+    pub(crate) why: UnreadableLine,
 }
 
 /// Counts unreadable lines, and ends the run if there are too many.
 pub(crate) struct BadLines<'a> {
     name: &'a str,
     args: &'a LineArgs,
+    /// Advice for lines that have no hint.
+    advice: Option<&'a str>,
     first: Vec<BadLine>,
     count: u64,
+    /// The number of those that have another format.
+    of_other_formats: u64,
 }
 
 impl<'a> BadLines<'a> {
     /// `name`: that of the file, for messages.
-    pub(crate) const fn new(name: &'a str, args: &'a LineArgs) -> Self {
-        Self { name, args, first: Vec::new(), count: 0 }
+    pub(crate) const fn new(name: &'a str, args: &'a LineArgs, advice: Option<&'a str>) -> Self {
+        Self { name, args, advice, first: Vec::new(), count: 0, of_other_formats: 0 }
     }
 
     /// Counts a line. `read`: the number of lines that were read, with this one.
@@ -247,18 +283,7 @@ impl<'a> BadLines<'a> {
             return Err(CliError::usage(self.of(&line)));
         }
         self.count += 1;
-        if line.is_of_other_format {
-            let mut reason = self.of(&line);
-            let others = read.saturating_sub(self.count);
-            if others > 0 {
-                reason.push_str(&format!(
-                    "\n{} lines before it were read, and a log must have one format: give one that reads all lines, or divide \
-                     the file",
-                    grouped(others)
-                ));
-            }
-            return Err(CliError::usage(reason));
-        }
+        self.of_other_formats += u64::from(line.why.is_other_format);
         if self.first.len() < SHOWN {
             self.first.push(line);
         }
@@ -286,6 +311,11 @@ impl<'a> BadLines<'a> {
             let numbers: Vec<String> = others.iter().map(|line| line.number.to_string()).collect();
             reason.push_str(&format!("; others are the lines {}", numbers.join(", ")));
         }
+        if self.of_other_formats > 0 && self.count < all {
+            reason.push_str(
+                "; the log has lines of more than one format: divide the file, or give a --log-format that reads all of them",
+            );
+        }
         Err(CliError::usage(reason))
     }
 
@@ -293,8 +323,14 @@ impl<'a> BadLines<'a> {
     pub(crate) fn note(&self, all: u64) -> Option<String> {
         let (bad, all) = (grouped(self.count), grouped(all));
         let mut note = format!("{}: {bad} of {all} lines cannot be read and are left out:", self.name);
-        for line in &self.first {
-            note.push_str(&format!("\n  line {}: {}", line.number, line.reason));
+        let mut hints = HashSet::new();
+        for BadLine { number, why, .. } in &self.first {
+            let is_new = hints.insert(&why.hint);
+            note.push_str(&if is_new {
+                format!("\n  line {number}: {why}")
+            } else {
+                format!("\n  line {number}: {}", why.reason)
+            });
         }
         let more = self.count.saturating_sub(self.first.len() as u64);
         if more > 0 {
@@ -304,7 +340,8 @@ impl<'a> BadLines<'a> {
     }
 
     fn of(&self, line: &BadLine) -> String {
-        format!("{}, line {}: {}", self.name, line.number, line.reason)
+        let advice = self.advice.filter(|_| line.why.hint.is_none()).map(|advice| format!("; {advice}"));
+        format!("{}, line {}: {}{}", self.name, line.number, line.why, advice.unwrap_or_default())
     }
 }
 
@@ -354,8 +391,8 @@ impl FromStr for Bound {
     }
 }
 
-impl std::fmt::Display for Bound {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+impl Display for Bound {
+    fn fmt(&self, f: &mut Formatter<'_>) -> fmt::Result {
         match self {
             Self::Percent(percent) => write!(f, "{percent}%"),
             Self::Lines(lines) => write!(f, "{lines}"),
@@ -372,35 +409,43 @@ fn of_record(head: &str, is_event: bool) -> Option<String> {
     let goes_on = next.is_none_or(|next| next.starts_with([' ', '\t', '{', '}', '[', ']', '"', ',']));
     let is_array = text.strip_prefix('[').is_some_and(|rest| rest.trim_start().starts_with(['{', ']']));
     let (finding, form, command) = if is_array && goes_on {
-        ("the file is one JSON array", "line each", "jq -c '.[]'")
+        ("the file is one JSON array", "line each", "jq -c '.[]'".to_owned())
     } else if first == "{" && goes_on {
-        ("its JSON objects have several lines", "line each", "jq -c .")
-    } else if is_yaml(text) {
-        ("the file is YAML", "JSON object on a line", "yq -o=json -I=0 '.[]'")
+        ("its JSON objects have several lines", "line each", "jq -c .".to_owned())
     } else {
-        return None;
+        ("the file is YAML", "JSON object on a line", format!("yq -o=json -I=0 '{}'", records_of_yaml(text)?))
     };
     let record = if is_event { "an event" } else { "a request" };
     Some(format!("{finding}, and {record} is one {form}: convert it with {command} FILE"))
 }
 
-fn is_yaml(text: &str) -> bool {
-    let mut lines = text.lines().map(str::trim_end).filter(|line| !line.is_empty() && !line.starts_with('#'));
-    let (first, next) = (lines.next().unwrap_or_default(), lines.next());
+/// The expression of yq for the records of a YAML file: the items of a list, or the mapping itself. `None` if it is no YAML.
+fn records_of_yaml(text: &str) -> Option<String> {
+    let is_content = |line: &&str| !line.is_empty() && !line.starts_with('#');
+    let lines: Vec<&str> = text.lines().map(str::trim_end).filter(is_content).collect();
+    let marks = lines.iter().take_while(|line| **line == "---" || line.starts_with("%YAML")).count();
+    let (first, next) = (lines.get(marks).copied().unwrap_or_default(), lines.get(marks + 1).copied());
     let is_name = |name: &&str| !name.is_empty() && name.chars().all(|c| c.is_ascii_alphanumeric() || c == '_');
     let name = |line: &'_ str| {
         let (name, value) = line.strip_prefix("- ").unwrap_or(line).split_once(':')?;
         Some(name.trim_matches('"').to_owned())
             .filter(|name| is_name(&name.as_str()) && (value.is_empty() || value.starts_with(' ')))
     };
+    let name_of_first = name(first);
     // The lines of a log may all begin with the same name.
-    let is_mapping = || {
-        let name_of_first = name(first);
-        let of_mapping =
-            |next: &str| next.starts_with([' ', '-']) || name(next).is_some_and(|next| Some(next) != name_of_first);
-        name_of_first.is_some() && next.is_none_or(of_mapping)
-    };
-    first == "---" || first.starts_with("%YAML") || first.starts_with("- {") || is_mapping()
+    let of_mapping =
+        |next: &str| next.starts_with([' ', '-']) || name(next).is_some_and(|next| Some(next) != name_of_first);
+    let is_mapping = name_of_first.is_some() && next.is_none_or(of_mapping);
+    if marks == 0 && !first.starts_with("- {") && !is_mapping {
+        return None;
+    }
+    let holds_list = first.split(" #").next().is_some_and(|first| first.trim_end().ends_with(':'))
+        && next.is_some_and(|next| next.trim_start().starts_with('-'));
+    Some(match name_of_first {
+        _ if first.starts_with(['-', '[']) => ".[]".to_owned(),
+        Some(name) if holds_list => format!(".{name}[]"),
+        _ => ".".to_owned(),
+    })
 }
 
 #[cfg(test)]
@@ -428,8 +473,19 @@ mod tests {
             ("at: 1\n", "YAML"),
             ("events:\n  - at: 1\n", "YAML"),
             ("# recorded\n\n- {at: 1, limit: a}\n", "YAML"),
+            ("at: 1\nlimit: a\n", "with yq -o=json -I=0 '.' FILE"),
+            ("%YAML 1.2\n---\nat: 1\nlimit: a\n---\nat: 2\n", "with yq -o=json -I=0 '.' FILE"),
+            ("all:\n  a: 1\n", "with yq -o=json -I=0 '.' FILE"),
+            ("events:\n- at: 1\n", "with yq -o=json -I=0 '.events[]' FILE"),
+            ("---\n\"events\": # last week\n  - at: 1\n", "with yq -o=json -I=0 '.events[]' FILE"),
+            ("---\n- at: 1\n", "with yq -o=json -I=0 '.[]' FILE"),
+            ("---\n[{at: 1}]\n", "with yq -o=json -I=0 '.[]' FILE"),
         ] {
-            assert!(of_record(head, true).is_some_and(|cause| cause.contains(words)), "{head:?}");
+            assert!(
+                of_record(head, true).is_some_and(|cause| cause.contains(words)),
+                "{head:?}: {:?}",
+                of_record(head, true)
+            );
         }
         for head in [
             "",
@@ -473,7 +529,8 @@ mod tests {
         let (last, damaged) = (zstd.len() - 1, &mut zstd.to_owned());
         damaged[last] ^= 1;
         for bytes in [&damaged[..], &zstd[..last], &more[..12], &gzip[..20]] {
-            assert!(read(bytes).is_err(), "{bytes:?}");
+            let error = read(bytes).expect_err("damaged").to_string();
+            assert!(error.contains(" file is damaged or cut off"), "{error}: {bytes:?}");
         }
     }
 }

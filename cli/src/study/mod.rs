@@ -8,11 +8,14 @@ pub(crate) mod replay;
 pub(crate) mod simulate;
 
 use std::process::ExitCode;
+use std::sync::Arc;
 
 use clap::Subcommand;
 
 use crate::database::Database;
 use crate::error::CliError;
+use crate::limit_args::Sourced;
+use pg_limiter::{Limit, Limits};
 
 const SIMULATED_KIND: &str = "Define the limit inline: its kind, token_bucket, fixed_window, sliding_window or \
                               calendar_window [default: with --every, calendar_window; with --period, every other kind, each \
@@ -40,4 +43,22 @@ pub(crate) async fn run(command: Command, database: Database) -> Result<ExitCode
         Command::Replay(args) => replay::run(args, database).await?,
     }
     Ok(ExitCode::SUCCESS)
+}
+
+/// Limits in the order of the output.
+type Named = Vec<(Arc<str>, Limit)>;
+
+/// The limits that `option` names.
+fn named(sourced: &Sourced, option: &str, names: &[String]) -> Result<Named, CliError> {
+    let find = |(place, name): (usize, &String)| match sourced.limits.get(name) {
+        None => Err(format!("{} defines no limit \"{name}\": define it there, or name another", sourced.source)),
+        Some(_) if names[..place].contains(name) => Err(format!("{option} {name} is given twice: give it once")),
+        Some(limit) => Ok((name.as_str().into(), *limit)),
+    };
+    names.iter().enumerate().map(find).collect::<Result<_, _>>().map_err(CliError::usage)
+}
+
+fn defined(named: &[(Arc<str>, Limit)]) -> Result<Limits, CliError> {
+    let define = |limits: Limits, (name, limit): &(Arc<str>, Limit)| limits.define(name, *limit);
+    named.iter().try_fold(Limits::new(), define).map_err(CliError::usage)
 }

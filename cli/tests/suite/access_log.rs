@@ -99,6 +99,55 @@ async fn the_named_format_finds_the_clients() {
     }
 }
 
+/// Requests that reach the server directly have no X-Forwarded-For.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_log_of_forwarded_addresses_may_have_requests_without_one() {
+    let database = Database::empty().await;
+    let headers = " \"-\" \"Mozilla/5.0\"";
+    let format = "$http_x_forwarded_for - $remote_user [$time_local] \"$request\" $status $body_bytes_sent";
+    for (before, collector) in [("", ""), ("Dec 16 00:00:00 host nginx: ", "syslog:"), ("web-1  | ", "compose:")] {
+        for headers in ["", headers] {
+            let client = |place: usize| if place < 3 { "-".to_owned() } else { format!("203.0.113.{}", place % 3) };
+            let log = log(|place| format!("{before}{} {TAIL}{headers}", client(place)));
+            let given = ["--log-format", collector.trim_end_matches(':')];
+            let refused = replay(None, &log, if collector.is_empty() { &[] } else { &given });
+            let advice = format!("--log-format '{collector}$http_x_forwarded_for - ");
+            refused.refuses(2, &["access.log, line 1: ", "\"-\" is no address", &advice, "3 of 9 lines"]);
+            let more = if headers.is_empty() { "" } else { " \"$http_referer\" \"$http_user_agent\"" };
+            let format = format!("{collector}{format}{more}");
+            for proxies in [&[][..], &["--trusted-proxies", "10.0.0.0/8"]] {
+                let counted = replay(Some(&database.url), &log, &[&["--log-format", &format], proxies].concat());
+                for line in ["9 requests: 8 admitted, 1 denied (11.1 %)", "4 keys: 1 ever denied (25.0 %)"] {
+                    assert!(counted.stdout.contains(line), "{format}: {}{}", counted.stdout, counted.stderr);
+                }
+                let note = "3 of 9 requests have no remote_addr: they share the empty key";
+                assert!(counted.stderr.contains(note), "{}", counted.stderr);
+            }
+        }
+    }
+    let more = replay(None, &log(|_| format!("- {TAIL} 0.003 x y z")), &[]);
+    more.refuses(2, &["\"-\" is no address", "X-Forwarded-For", "$http_x_forwarded_for"]);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_option_that_would_be_ignored_is_refused() {
+    let database = Database::empty().await;
+    let addresses = log(|place| format!("203.0.113.{place} {TAIL}"));
+    for header in ["x-real-ip", "x-forwarded-for"] {
+        let refused = replay(None, &addresses, &["--trusted-header", header]);
+        refused.refuses(2, &["--trusted-header", header, "add --trusted-proxies"]);
+    }
+    let options = [["--trusted-header", "x-real-ip"], ["--ipv6-prefix", "48"], ["--ipv4-prefix", "24"]];
+    for [option, value] in options {
+        let refused = replay(None, &addresses, &[option, value, "--key", "path"]);
+        refused.refuses(2, &[option, "--key remote_addr", "path"]);
+    }
+    // The log has only the header: it is read.
+    let format = "$http_x_real_ip - $remote_user [$time_local] \"$request\" $status $body_bytes_sent";
+    let read = replay(Some(&database.url), &addresses, &["--log-format", format, "--trusted-header", "x-real-ip"]);
+    assert!(read.stdout.contains("9 keys: 0 ever denied"), "{}{}", read.stdout, read.stderr);
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn the_keys_of_clients_are_those_of_the_web_layer() {
     let database = Database::empty().await;

@@ -147,11 +147,103 @@ fn too_many_bad_lines_at_the_beginning_say_that_the_rest_was_not_read() {
     refused.refuses(2, &["1,000 of 1,000 lines", "the lines after these were not read"]);
 }
 
+#[tokio::test(flavor = "multi_thread")]
+async fn a_line_of_another_format_is_left_out_within_the_bound() {
+    let database = Database::empty().await;
+    let url = Some(database.url.as_str());
+    let json = "{\"time\": 1431857103, \"remote_addr\": \"203.0.113.1\", \"request\": \"GET / HTTP/1.1\"}\n";
+    for (other, option) in [
+        (format!("example.com:80 {REQUEST}"), "vhost"),
+        (json.to_owned(), "json"),
+        (REQUEST.replacen("203.0.113.1", "203.0.113.1, 10.0.0.1", 1), "'$http_x_forwarded_for - "),
+    ] {
+        let hint = format!("--log-format {option}");
+        let left_out = replay(url, "access.log", &between(REQUEST, &other), &[]);
+        counted(&left_out, "200");
+        for words in ["1 of 201 lines cannot be read", "  line 101: another format: ", &hint, " reads this line"] {
+            assert!(left_out.stderr.contains(words), "no {words:?} in {}", left_out.stderr);
+        }
+        for options in [&["--strict"][..], &["--max-bad-lines", "0"]] {
+            replay(None, "access.log", &between(REQUEST, &other), options)
+                .refuses(2, &["access.log, line 101: another format: ", &hint]);
+        }
+        // The first lines, and more than can be the only ones of a file.
+        let mixed = format!("{}{}", other.repeat(3), REQUEST.repeat(200));
+        let words = ["3 of 203 lines", "lines of more than one format: divide the file, or give a --log-format", &hint];
+        replay(None, "access.log", mixed.as_bytes(), &[]).refuses(2, &words);
+        let mixed = between(REQUEST, &other.repeat(1500));
+        replay(None, "access.log", &mixed, &[]).refuses(2, &["1,500 of 1,700 lines", words[1], &hint]);
+        counted(&replay(url, "access.log", &mixed, &["--max-bad-lines", "100%"]), "200");
+        // All lines have the other format: it is one.
+        let refused = replay(None, "access.log", other.repeat(3).as_bytes(), &[]);
+        refused.refuses(2, &["access.log, line 1: ", "3 of 3 lines", &hint]);
+        assert!(!refused.stderr.contains("more than one format"), "{}", refused.stderr);
+    }
+}
+
+/// A hint is shown once, and only if it is about this line.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_hint_is_shown_once() {
+    let database = Database::empty().await;
+    let url = Some(database.url.as_str());
+    let names = REQUEST.replace("203.0.113.1", "a.example.com") + &REQUEST.replace("203.0.113.1", "b.example.com");
+    let odd = format!("example.com:80 {REQUEST}example.com:443 {REQUEST}{names}{CUT}");
+    let left_out = replay(url, "access.log", &between(REQUEST, &odd), &["--max-bad-lines", "9"]);
+    counted(&left_out, "200");
+    for (words, times) in [("--log-format vhost reads", 1), ("--key '%h'", 1), ("--log-format", 2), ("  line ", 5)] {
+        assert_eq!(left_out.stderr.matches(words).count(), times, "{words}: {}", left_out.stderr);
+    }
+    let events = between(EVENT, &format!("{REQUEST}{REQUEST}"));
+    let left_out = replay(url, "events.jsonl", &events, &["--json"]);
+    assert_eq!(left_out.stderr.matches("--access-log").count(), 1, "{}", left_out.stderr);
+    assert_eq!(left_out.stdout.matches("--access-log").count(), 2, "{}", left_out.stdout);
+}
+
 #[test]
-fn a_log_of_two_formats_is_refused() {
-    let other = format!("example.com:80 {REQUEST}");
-    let refused = replay(None, "access.log", &between(REQUEST, &other), &["--max-bad-lines", "50%"]);
-    refused.refuses(2, &["access.log, line 101: ", "--log-format vhost reads this line", "100 lines before it"]);
+fn a_file_of_the_other_kind_names_its_option() {
+    let json = "{\"ts\": 1431857103, \"client\": \"203.0.113.1\"}\n";
+    for (content, words) in [
+        (REQUEST.to_owned(), "use --access-log FILE --apply NAME --log-format common"),
+        (format!("example.com:80 {REQUEST}"), "--log-format vhost"),
+        (json.to_owned(), "--log-format json"),
+        ("203.0.113.1;17/May/2015:10:05:03 +0000;/;200\n".to_owned(), "use --access-log FILE --apply NAME"),
+    ] {
+        let refused = replay(None, "events.jsonl", content.as_bytes(), &[]);
+        refused.refuses(2, &["events.jsonl, line 1: ", words]);
+        assert!(!refused.stderr.contains("struct"), "{}", refused.stderr);
+    }
+    let release = "{\"at\": 1767225600000, \"op\": \"release\", \"lease\": \"a\"}\n";
+    for (content, options) in [(EVENT, &[][..]), (release, &[]), (EVENT, &["--log-format", "json"])] {
+        replay(None, "access.log", content.as_bytes(), options)
+            .refuses(2, &["access.log, line 1: ", "use --events FILE"]);
+    }
+}
+
+#[test]
+fn a_format_string_that_does_not_fit_is_named_with_what_to_do() {
+    let main = "$remote_addr | $remote_user [$time_local] \"$request\" $status";
+    let longer = REQUEST.replace('\n', " \"-\" \"-\" 0.003\n");
+    let separated = "203.0.113.1;17/May/2015:10:05:03 +0000;/;200\n";
+    for (format, line, words) in [
+        (Some(main), REQUEST, "--log-format common reads this line"),
+        (Some(main), &*format!("example.com:80 {REQUEST}"), "--log-format vhost reads this line"),
+        (Some(main), &format!("Dec 16 00:00:00 host nginx: {separated}"), "use --log-format syslog:FORMAT"),
+        (Some(main), separated, "compare --log-format with the format in the configuration of the server"),
+        (
+            Some("syslog"),
+            &format!("Dec 16 00:00:00 host nginx: {separated}"),
+            "give the format string of the server with",
+        ),
+        (Some("%a %l %u %t"), "a b c\n", "compare --log-format with the format"),
+        (Some("%h %l %u %t \"%r\" %>s %b"), &longer, "--log-format combined reads this line"),
+        (None, separated, "give the format string of the server with --log-format"),
+        (None, &format!("web-1  | {separated}"), "use --log-format compose:FORMAT"),
+    ] {
+        let options = format.map_or_else(Vec::new, |format| vec!["--log-format", format]);
+        let refused = replay(None, "access.log", line.repeat(2).as_bytes(), &options);
+        refused.refuses(2, &["access.log, line 1: ", words]);
+        replay(None, "access.log", line.as_bytes(), &[&options[..], &["--strict"]].concat()).refuses(2, &[words]);
+    }
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -179,6 +271,19 @@ async fn compressed_files_are_read_as_they_are() {
         let cut = &content[..content.len() - 9];
         replay(None, "access.log", cut, &[]).refuses(2, &["cannot read ", words]);
     }
+    // Lines that differ, so that most of them are before the cut.
+    let lines: String = (0..12_000)
+        .map(|place: u64| REQUEST.replace("GET /", &format!("GET /{}", place.wrapping_mul(0x9e37_79b9_7f4a_7c15))))
+        .collect();
+    for (content, program) in [(gzip(&lines), "gzip"), (zstd(&lines), "zstd")] {
+        for part in [3, 10] {
+            let cut = &content[..content.len() * part / 11];
+            let damaged = &format!(": the {program} file is damaged or cut off: copy it again");
+            let refused = replay(None, "access.log", cut, &[]);
+            refused.refuses(2, &["cannot read ", " after line ", damaged, &format!("{program} -dc FILE")]);
+        }
+        replay(None, "events.jsonl", &content[..9], &[]).refuses(2, &["cannot read ", " file is damaged or cut off: "]);
+    }
     for (magic, words) in [(&b"\xfd7zXZ\0\0"[..], "xz -dc"), (b"BZh91AY", "bzip2 -dc"), (b"PK\x03\x04", "unzip -p")] {
         replay(None, "access.log", magic, &[]).refuses(2, &["access.log", words]);
     }
@@ -198,6 +303,8 @@ async fn other_encodings_and_forms_name_their_cause() {
         ("events.json", b"[{\"at\": 1, \"limit\": \"api\"}]", "one JSON array"),
         ("events.json", b"{\n  \"at\": 1\n}\n", "several lines"),
         ("events.yaml", b"- at: 1\n  limit: api\n", "YAML"),
+        ("events.yaml", b"- at: 1\n  limit: api\n", "yq -o=json -I=0 '.[]' FILE"),
+        ("events.yaml", b"at: 1\nlimit: api\n", "yq -o=json -I=0 '.' FILE"),
     ] {
         replay(None, name, content, &[]).refuses(2, &[name, words]);
     }

@@ -26,6 +26,7 @@ mod kinds;
 mod lengths;
 mod limits;
 mod lines;
+mod log_formats;
 mod plot;
 mod privacy;
 mod progress;

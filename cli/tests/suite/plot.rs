@@ -300,6 +300,60 @@ async fn plots_work_for_no_few_and_many_calls() {
     }
 }
 
+/// A gate takes no tokens, and a log is only limited by the limits that are applied.
+#[tokio::test(flavor = "multi_thread")]
+async fn only_limits_in_use_that_take_tokens_have_a_panel() {
+    let database = Database::empty().await;
+    let limits = format!("[limits.banned]\nkind = \"gate\"\n{LIMITS}");
+    let one = "{\"at\": 1767225600123, \"all\": [{\"limit\": \"banned\"}, {\"limit\": \"api\"}]}\n";
+    let banned = "{\"at\": 1767225600123, \"limit\": \"banned\"}\n";
+    let (_dir, path) = files(&[("limits.toml", &limits), ("none", ""), ("one.jsonl", one), ("banned.jsonl", banned)]);
+    let (svg, none, limits) = (path("x.svg"), path("none"), path("limits.toml"));
+    let replay = |recorded: &[&str]| {
+        let args = [&["replay", "--limits", &limits, "--plot", &svg], recorded].concat();
+        run(Some(&database.url), &args, "")
+    };
+    let gate_first = ["--apply", "banned", "--apply", "api", "--apply", "window", "--access-log"];
+    for (recorded, panels) in [
+        (&["--events", &none][..], 3),
+        (&["--events", &path("one.jsonl")], 1),
+        (&["--apply", "api", "--access-log", &none], 1),
+        (&[&gate_first[..], &[&none]].concat(), 2),
+        (&[&gate_first[..], &[LOG]].concat(), 2),
+        (&[&gate_first[..], &[LOG, "--only-key", "75.97.9.59"]].concat(), 2),
+    ] {
+        let done = replay(recorded);
+        assert_eq!(done.code, Some(0), "{recorded:?}: {}", done.stderr);
+        let text = fs::read_to_string(&svg).expect("a picture");
+        let svg = Document::parse(&text).expect("XML");
+        let said = texts(&svg);
+        assert_eq!(said.iter().filter(|text| text.starts_with("offered ")).count(), panels, "{recorded:?}: {said:?}");
+        assert!(!said.iter().any(|text| text.starts_with("banned")), "{said:?}");
+        if recorded.contains(&"--only-key") {
+            assert_eq!(lines(&svg, BALANCE).len(), panels, "{recorded:?}: each has its balance");
+        }
+    }
+    for recorded in [&["--events", &*path("banned.jsonl")][..], &["--apply", "banned", "--access-log", LOG]] {
+        replay(recorded).refuses(2, &["--plot has nothing to draw", "takes tokens"]);
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_title_of_wide_characters_is_whole_if_it_fits() {
+    let database = Database::empty().await;
+    for (name, is_whole) in [("キー".repeat(15), true), ("é".repeat(30), true), ("キー".repeat(60), false)] {
+        let event = format!("{{\"at\": 1767225600123, \"limit\": \"api\", \"key\": \"{name}\"}}\n");
+        let (_dir, path) = files(&[("limits.toml", LIMITS), ("events.jsonl", &event)]);
+        let svg = path("x.svg");
+        let args = ["replay", "--limits", &path("limits.toml"), "--events", &path("events.jsonl"), "--plot", &svg];
+        done(run(Some(&database.url), &[&args[..], &["--only-key", &name]].concat(), ""));
+        let text = fs::read_to_string(&svg).expect("a picture");
+        let heading = texts(&Document::parse(&text).expect("XML"))[0].clone();
+        assert_eq!(heading.ends_with(&format!("the key {name}")), is_whole, "{heading}");
+        assert!(is_whole || heading.ends_with('…'), "{heading}");
+    }
+}
+
 #[test]
 fn invalid_plot_options_are_rejected_at_once() {
     let (_dir, path) = files(&[("limits.toml", LIMITS)]);

@@ -1,7 +1,386 @@
-//! `bench` measures a server with real calls on its own rows.
+//! `bench` measures a server with real calls on its own rows: its measurements, the concurrent callers that make them, and the
+//! report, as `--json` prints it and as text.
 
-mod bench;
 mod setup;
 
-pub(crate) use bench::run;
-pub(crate) use setup::{BENCH_EXIT_CODES, BenchArgs};
+use std::iter;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+
+use fastrand::Rng;
+use hdrhistogram::Histogram;
+use serde::Serialize;
+use sqlx::Connection;
+use tokio::task::JoinSet;
+
+use crate::database::{Database, Running};
+use crate::error::CliError;
+use crate::json;
+use crate::output::{self, Progress};
+use crate::signals::interrupt;
+pub(crate) use crate::study::bench::setup::{BENCH_EXIT_CODES, BenchArgs};
+use crate::study::bench::setup::{BenchSetup, Work};
+use crate::text::{grouped, many, one_line, plain, shortened, shown};
+use pg_limiter::{Decision, Error, Item, Limiter};
+
+/// The time before each measurement in which the server caches plans and pages.
+const WARM_UP: Duration = Duration::from_millis(250);
+/// The most time to spend on creating the rows.
+const WALK: Duration = Duration::from_secs(10);
+const WALKERS: u32 = 512;
+const TURNS: u32 = 4;
+
+pub(crate) async fn run(args: BenchArgs, database: Database) -> Result<(), CliError> {
+    let running = database.start_durable().await?;
+    let setup = BenchSetup::open(&running, &args).await?;
+    let interrupted = interrupt();
+    let measured = tokio::select! {
+        measured = bench(&args, &running, &setup) => measured,
+        () = interrupted => Err(CliError::failed("interrupted")),
+    };
+    // The rows are removed in any case. If both steps fail, the first error is returned.
+    let interrupted = interrupt();
+    let cleared = tokio::select! {
+        cleared = setup.clear() => cleared,
+        () = interrupted => Err(CliError::failed(format!("interrupted; {}", setup.left_behind()))),
+    };
+    if let (Err(_), Err(error)) = (&measured, &cleared) {
+        output::note(error);
+    }
+    measured.and(cleared)
+}
+
+async fn bench(args: &BenchArgs, running: &Running, setup: &BenchSetup) -> Result<(), CliError> {
+    let version: String = sqlx::query_scalar("SHOW server_version").fetch_one(&setup.pool).await?;
+    let mut report = Report {
+        postgresql: version.split(' ').next().unwrap_or_default().to_owned(),
+        private: running.private_source().is_some(),
+        schema: running.schema.name().to_owned(),
+        seconds: args.seconds.as_secs_f64(),
+        durability: args.durability.clone(),
+        lanes: args.lanes,
+        round_trip: Latency::default(),
+        measurements: Vec::new(),
+    };
+    // As JSON, everything is printed at the end.
+    let show = |lines: &[String]| if args.json { Ok(()) } else { output::lines(lines) };
+    show(&heading(&report))?;
+    let progress =
+        Progress::parts("measuring the round trip", 1 + Work::ALL.len() * setup.limiters.len() * TURNS as usize);
+    report.round_trip = round_trip(running, args.seconds).await?;
+    progress.add(1);
+    show(&[round_trip_row(report.round_trip)])?;
+    for work in Work::ALL {
+        let title = work.title(work.callers(args.callers));
+        progress.now(format!("measuring {title}"));
+        show(&[title])?;
+        let figures = measure(setup, work, args, &progress).await?;
+        show(&figures.iter().flat_map(rows).collect::<Vec<_>>())?;
+        report.measurements.extend(figures);
+    }
+    drop(progress);
+    if args.json { output::line(json::line(&report)) } else { output::lines(meaning(&report)) }
+}
+
+/// Measures the round trip to the server with `SELECT 1`.
+async fn round_trip(running: &Running, time: Duration) -> Result<Latency, CliError> {
+    let mut connection = running.connect().await?;
+    let warm = WARM_UP.min(time / 4);
+    let mut answers = Answers::default();
+    let began = Instant::now();
+    loop {
+        let asked = Instant::now();
+        sqlx::query("SELECT 1").execute(&mut connection).await?;
+        let took = asked.elapsed();
+        let at = began.elapsed();
+        if at >= warm {
+            answers.record(took);
+        }
+        if at >= warm + time {
+            break;
+        }
+    }
+    let _ = connection.close().await; // An error does not matter here: the measurement is done.
+    Ok(answers.latency())
+}
+
+/// Measures at each isolation level. The levels take turns, so that a server that becomes slower or faster affects all of
+/// them.
+async fn measure(
+    setup: &BenchSetup,
+    work: Work,
+    args: &BenchArgs,
+    progress: &Progress,
+) -> Result<Vec<Figures>, CliError> {
+    let callers = work.callers(args.callers);
+    let items: Arc<[Item]> = setup.items(work).await?.into();
+    if let Some((_, limiter)) = setup.limiters.first() {
+        // One call for each item creates its row. Errors are ignored, because the measurement reports them.
+        let share = |caller: u32| {
+            let items = Arc::clone(&items);
+            (caller as usize..items.len()).step_by(WALKERS as usize).map(move |nth| items[nth].clone())
+        };
+        load(limiter, WALKERS, share, WALK, &Arc::default()).await?;
+    }
+    // All items are equally likely.
+    let random = |_| {
+        let (items, mut dice) = (Arc::clone(&items), Rng::new());
+        iter::repeat_with(move || items[dice.usize(..items.len())].clone())
+    };
+    let mut series = Vec::new();
+    for (isolation, limiter) in &setup.limiters {
+        load(limiter, callers, random, WARM_UP.min(args.seconds / 4), &Arc::default()).await?;
+        // With the limiter's counts before the first turn.
+        series.push((*isolation, limiter, Arc::<Mutex<Answers>>::default(), limiter.batches(), limiter.retries()));
+    }
+    for _ in 0..TURNS {
+        for (_, limiter, answers, ..) in &series {
+            let took = load(limiter, callers, random, args.seconds / TURNS, answers).await?;
+            locked(answers).took += took;
+            progress.add(1);
+        }
+    }
+    let figures = series.into_iter().map(|(isolation, limiter, answers, batches, retries)| {
+        let answers = locked(&answers);
+        let decisions = answers.times.len();
+        if decisions == 0 {
+            let why = answers.first_error.as_deref().unwrap_or_default();
+            return Err(CliError::failed(format!("{}: every call failed: {why}", work.title(callers))));
+        }
+        let (batches, retries) = (limiter.batches() - batches, limiter.retries() - retries);
+        Ok(Figures {
+            isolation,
+            work,
+            callers,
+            keys: work.keys(),
+            decisions,
+            denied: answers.denied,
+            errors: answers.errors,
+            first_error: answers.first_error.clone(),
+            decisions_per_second: rounded(decisions as f64 / answers.took.as_secs_f64()),
+            latency: answers.latency(),
+            calls_per_batch: rounded(decisions as f64 / batches.max(1) as f64),
+            retries_per_decision: rounded(retries as f64 / decisions as f64),
+        })
+    });
+    figures.collect()
+}
+
+/// The pause after an error, so that failing calls are not repeated at full speed.
+const AFTER_ERROR: Duration = Duration::from_millis(50);
+
+struct Answers {
+    /// How long each decision took, in nanoseconds. Percentiles are within 1 % of the recorded values.
+    times: Histogram<u64>,
+    denied: u64,
+    errors: u64,
+    first_error: Option<String>,
+    /// How long the callers ran.
+    took: Duration,
+}
+
+/// Longer calls count as calls of an hour.
+const LONGEST: u64 = 3_600_000_000_000;
+
+impl Default for Answers {
+    fn default() -> Self {
+        let times = Histogram::new_with_bounds(1, LONGEST, 2).expect("2 digits and an upper bound above 2 are valid");
+        Self { times, denied: 0, errors: 0, first_error: None, took: Duration::ZERO }
+    }
+}
+
+impl Answers {
+    fn add(&mut self, took: Duration, answer: Result<Decision, Error>) {
+        match answer {
+            Ok(decision) => {
+                self.record(took);
+                self.denied += u64::from(decision.is_denied());
+            }
+            Err(error) => {
+                self.errors += 1;
+                self.first_error.get_or_insert_with(|| error.to_string());
+            }
+        }
+    }
+
+    fn record(&mut self, took: Duration) {
+        self.times.saturating_record(u64::try_from(took.as_nanos()).unwrap_or(LONGEST));
+    }
+
+    fn latency(&self) -> Latency {
+        let milliseconds = |part| rounded(self.times.value_at_quantile(part) as f64 / 1e6);
+        Latency { p50_ms: milliseconds(0.5), p99_ms: milliseconds(0.99) }
+    }
+}
+
+fn locked(answers: &Mutex<Answers>) -> MutexGuard<'_, Answers> {
+    answers.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// Runs the callers until the time is up, each with its own items. Each makes its next call as soon as the last one returns.
+/// Returns how long that took in all.
+async fn load<I: Iterator<Item = Item> + Send + 'static>(
+    limiter: &Limiter,
+    callers: u32,
+    items: impl Fn(u32) -> I,
+    time: Duration,
+    answers: &Arc<Mutex<Answers>>,
+) -> Result<Duration, CliError> {
+    let began = Instant::now();
+    let mut tasks = JoinSet::new();
+    for caller in 0..callers {
+        tasks.spawn(call(limiter.clone(), items(caller), Arc::clone(answers), began + time));
+    }
+    while let Some(task) = tasks.join_next().await {
+        task.map_err(CliError::failed)?;
+    }
+    Ok(began.elapsed())
+}
+
+async fn call(limiter: Limiter, items: impl Iterator<Item = Item>, answers: Arc<Mutex<Answers>>, until: Instant) {
+    for item in items {
+        let asked = Instant::now();
+        let answer = limiter.limit(item).await;
+        let took = asked.elapsed();
+        let has_failed = answer.is_err();
+        locked(&answers).add(took, answer);
+        if has_failed {
+            tokio::time::sleep(AFTER_ERROR).await;
+        }
+        if Instant::now() >= until {
+            return;
+        }
+    }
+}
+
+#[derive(Serialize)]
+struct Report {
+    /// The server's version without a distribution's suffix: `18.4`.
+    postgresql: String,
+    /// Whether the server was started for this run, on this machine.
+    private: bool,
+    schema: String,
+    seconds: f64,
+    durability: String,
+    lanes: u16,
+    round_trip: Latency,
+    measurements: Vec<Figures>,
+}
+
+#[derive(Clone, Copy, Default, Serialize)]
+struct Latency {
+    p50_ms: f64,
+    p99_ms: f64,
+}
+
+#[derive(Serialize)]
+struct Figures {
+    isolation: &'static str,
+    work: Work,
+    callers: u32,
+    keys: usize,
+    decisions: u64,
+    /// The number of denials among the decisions.
+    denied: u64,
+    /// The number of calls that failed without a decision.
+    errors: u64,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    first_error: Option<String>,
+    decisions_per_second: f64,
+    #[serde(flatten)]
+    latency: Latency,
+    calls_per_batch: f64,
+    retries_per_decision: f64,
+}
+
+/// Rounds to three decimals.
+fn rounded(number: f64) -> f64 {
+    (number * 1000.0).round() / 1000.0
+}
+
+fn heading(report: &Report) -> [String; 3] {
+    let Report { postgresql, schema, durability, .. } = report;
+    let place =
+        if report.private { "started for this run".to_owned() } else { format!("schema {}", shown(schema, 30)) };
+    let (lanes, seconds) = (many(report.lanes.into(), "lane"), plain(report.seconds));
+    [
+        format!("PostgreSQL {postgresql}, {place}: {lanes}, durability {durability}, {seconds} s per line"),
+        String::new(),
+        row("", ["decisions/s", "p50 ms", "p99 ms", "calls/batch", "retries"].map(str::to_owned)),
+    ]
+}
+
+fn round_trip_row(Latency { p50_ms, p99_ms }: Latency) -> String {
+    let none = String::new;
+    row("SELECT 1 (round trip)", [none(), format!("{p50_ms:.3}"), format!("{p99_ms:.3}"), none(), none()])
+}
+
+fn rows(figures: &Figures) -> Vec<String> {
+    let title = format!("  {}", figures.isolation.replace('-', " ").to_uppercase());
+    let cells = [
+        grouped(figures.decisions_per_second.round() as u64),
+        format!("{:.3}", figures.latency.p50_ms),
+        format!("{:.3}", figures.latency.p99_ms),
+        format!("{:.1}", figures.calls_per_batch),
+        format!("{:.3}", figures.retries_per_decision),
+    ];
+    let mut lines = vec![row(&title, cells)];
+    if let Some(first) = &figures.first_error {
+        let (errors, first) = (grouped(figures.errors), shortened(&one_line(first), 300));
+        lines.push(format!("    {errors} calls failed; the first error: {first}"));
+    }
+    lines
+}
+
+fn row(title: &str, [rate, p50, p99, calls, retries]: [String; 5]) -> String {
+    format!("{title:<28}{rate:>12}{p50:>9}{p99:>9}{calls:>13}{retries:>9}").trim_end().to_owned()
+}
+
+/// The lines below the table, which explain the figures.
+fn meaning(report: &Report) -> Vec<String> {
+    // The figures of each work at its first isolation level.
+    let first = |work| report.measurements.iter().find(|figures| figures.work == work);
+    let figures: Vec<&Figures> = Work::ALL.into_iter().filter_map(first).collect();
+    let [lone, hot, many, denied] = figures[..] else { return Vec::new() };
+    let [hot, many, denied] = [hot, many, denied].map(|figures| about(figures.decisions_per_second));
+    let took = lone.latency.p50_ms;
+    let way = report.round_trip.p50_ms.min(took);
+    let mut lines = vec![
+        String::new(),
+        "p50, p99: 50 % and 99 % of the calls took at most this long. retries: per decision.".to_owned(),
+        String::new(),
+        format!(
+            "One hot key: about {hot} decisions/s from this process, or {denied} if all are denied. 10,000 keys: {many}."
+        ),
+        format!(
+            "A lone call takes {took:.2} ms: {way:.2} ms for the round trip to the server, and the rest to decide and commit."
+        ),
+    ];
+    if report.private {
+        lines.push(
+            "This was a private server with default settings, on the callers' machine. To measure yours, use --database-url."
+                .to_owned(),
+        );
+    }
+    if cfg!(debug_assertions) {
+        lines.push("This is a debug build of the tool. A release build is faster.".to_owned());
+    }
+    lines
+}
+
+/// Formats a number with two significant digits.
+fn about(number: f64) -> String {
+    let unit = 10_f64.powf((number.max(1.0).log10().floor() - 1.0).max(0.0));
+    grouped(((number / unit).round() * unit) as u64)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::about;
+
+    #[test]
+    fn estimates_have_two_significant_digits() {
+        let numbers = [0.0, 7.4, 42.4, 999.0, 1234.0, 238_765.0];
+        assert_eq!(numbers.map(about), ["0", "7", "42", "1,000", "1,200", "240,000"]);
+    }
+}

@@ -11,7 +11,7 @@ use plotters::style::text_anchor::{HPos, Pos, VPos};
 
 use crate::study::plot::axes::{Clock, TimeAxis, length_name, marks, short};
 use crate::study::plot::panel::{Bar, Panel};
-use crate::text::{grouped, one_line, percent_of, shortened, tokens};
+use crate::text::{columns, grouped, one_line, percent_of, shortened, tokens};
 
 #[derive(Clone, Debug)]
 pub(crate) struct Picture {
@@ -157,15 +157,17 @@ fn text<B: DrawingBackend>(area: &Area<B>, text: &str, at: (i32, i32), anchor: H
     area.draw_text(text, &text_style(size, anchor, VPos::Center), at)
 }
 
-/// The approximate width of a text.
+/// The approximate width of a text. The built-in font has no wide characters, and estimates them as narrow.
 fn width<B: DrawingBackend>(area: &Area<B>, text: &str, size: f64) -> Drawn<B, i32> {
-    Ok(area.estimate_text_size(text, &text_style(size, HPos::Left, VPos::Center))?.0 as i32)
+    let wide = columns(text).saturating_sub(text.chars().count()) as f64;
+    let estimate = area.estimate_text_size(text, &text_style(size, HPos::Left, VPos::Center))?.0;
+    Ok(estimate as i32 + (wide * 0.4 * size * f64::from(FINENESS)) as i32)
 }
 
 /// Shortens a text to the available width.
 fn fitting<B: DrawingBackend>(area: &Area<B>, text: &str, size: f64, room: i32) -> Drawn<B, String> {
     let text = one_line(text);
-    let mut letters = text.chars().count().min(200);
+    let mut letters = columns(&text).min(200);
     loop {
         let text = shortened(&text, letters);
         let width = width(area, &text, size)?;

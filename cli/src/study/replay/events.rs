@@ -2,6 +2,7 @@
 
 use std::collections::HashMap;
 
+use serde::de::IgnoredAny;
 use serde::{Deserialize, Deserializer};
 use serde_json::json;
 
@@ -28,7 +29,12 @@ impl Event {
     /// # Errors
     /// Returns the reason if the line is not an event.
     pub fn parse(line: &str) -> Result<Self, String> {
-        let line: Line = serde_json::from_str(line).map_err(|error| reason(&error))?;
+        if !line.trim_start().starts_with('{') {
+            let cause =
+                serde_json::from_str::<IgnoredAny>(line).err().map(|error| format!(": {}", json_reason(&error)));
+            return Err(format!("the line is not a JSON object{}", cause.unwrap_or_default()));
+        }
+        let line: Line = serde_json::from_str(line).map_err(|error| json_reason(&error))?;
         let (at, op, name) = (micros(&line.at)?, line.op, line.op.as_str());
         let by_lease = matches!(op, Op::Release | Op::Renew);
         let has_parts = line.key.is_some() || line.count.is_some() || line.leave.is_some();
@@ -158,7 +164,7 @@ const fn limit() -> Op {
 }
 
 #[derive(Deserialize)]
-#[serde(deny_unknown_fields)]
+#[serde(deny_unknown_fields, expecting = "an object with a `limit`")]
 struct Part {
     limit: String,
     #[serde(default)]
@@ -187,7 +193,7 @@ fn micros(at: &serde_json::Number) -> Result<i64, String> {
 }
 
 /// Removes the line number from the message, because the caller adds the line number of the file.
-fn reason(error: &serde_json::Error) -> String {
+pub(super) fn json_reason(error: &serde_json::Error) -> String {
     let text = error.to_string();
     let place = format!(" at line {} column {}", error.line(), error.column());
     match text.strip_suffix(&place) {

@@ -7,7 +7,7 @@ mod replay;
 mod sandbox;
 mod tally;
 
-pub use access_log::{LogFormat, LogLine, UnreadableLine};
+pub use access_log::{LogFormat, LogLine};
 pub use events::Event;
 
 pub(crate) use access_log::LogOptions;

@@ -6,22 +6,21 @@ use std::sync::Arc;
 
 use crate::error::CliError;
 use crate::output::Progress;
-use crate::study::lines::{BadLine, BadLines, LineArgs, Lines, Source};
+use crate::study::lines::{BadLine, BadLines, LineArgs, Lines, Source, UnreadableLine};
 use crate::study::plot::{SECOND, finer};
 use crate::study::replay::Event;
-use crate::study::replay::access_log::{LogFormat, LogKey, LogOptions, UnreadableLine};
+use crate::study::replay::access_log::{LogFormat, LogKey, LogOptions, of_known_format};
 use crate::study::replay::events::Leases;
 use crate::study::replay::sandbox::{Purpose, Timed};
 use crate::text::grouped;
-use pg_limiter::{Call, Limits, Op};
+use pg_limiter::{Call, Limit, Limits, Op};
 
 /// A recording after the first pass, which has read all lines.
 pub(super) struct Recording {
     source: Source,
-    parser: Parser,
+    /// `None` for recorded calls.
+    log: Option<Log>,
     pub(super) limits: Limits,
-    /// For an access log: the limits to apply, each alone.
-    applied: Vec<Arc<str>>,
     window: usize,
     pub(super) summary: Summary,
 }
@@ -45,20 +44,19 @@ pub(super) struct Summary {
 }
 
 impl Recording {
-    /// Reads all lines. `applied`: for an access log, the limits to apply.
+    /// Reads all lines.
     pub(super) fn read(
         source: Source,
-        parser: Parser,
+        log: Option<Log>,
         limits: Limits,
-        applied: Vec<Arc<str>>,
         args: &LineArgs,
         needs_keys: bool,
     ) -> Result<Self, CliError> {
         let window = args.sort_window;
-        let mut recording = Self { source, parser, limits, applied, window, summary: Summary::default() };
+        let mut recording = Self { source, log, limits, window, summary: Summary::default() };
         let name = &recording.source.name;
         let progress = Progress::bytes(format!("reading {name}"), recording.source.length);
-        let mut bad_lines = BadLines::new(name, args);
+        let mut bad_lines = BadLines::new(name, args, recording.log.as_ref().map(|log| log.advice));
         let mut summary = Summary { resolution: SECOND, ..Summary::default() };
         let mut pass = recording.pass(0, &progress)?;
         while let Some(next) = pass.next() {
@@ -75,9 +73,7 @@ impl Recording {
             let what = if recording.source.length == 0 { "is empty" } else { "has no lines" };
             summary.notes.push(format!("{name} {what}"));
         }
-        if let Parser::Requests { key, .. } = &recording.parser
-            && summary.without_key > 0
-        {
+        if let Some(Log { key, .. }) = recording.log.as_ref().filter(|_| summary.without_key > 0) {
             let (empty, all) = (grouped(summary.without_key), grouped(summary.calls));
             summary.notes.push(format!("{empty} of {all} requests have no {}: they share the empty key", key.name));
         }
@@ -88,35 +84,37 @@ impl Recording {
 
     /// The key that the user means by this text. An address is the key of its client.
     pub(super) fn key_named(&self, text: &str) -> Arc<str> {
-        match &self.parser {
-            Parser::Requests { key, .. } => key.named(text).into(),
-            Parser::Events => text.into(),
-        }
+        self.log.as_ref().map_or_else(|| text.into(), |log| log.key.named(text).into())
     }
 
     /// The number of passes over the recording: an access log is replayed once for each limit, because each is applied alone.
     pub(super) fn passes(&self) -> usize {
-        self.applied.len().max(1)
+        self.log.as_ref().map_or(1, |log| log.applied.len())
     }
 
     /// The keys that take tokens, by limit: limits of an access log in the order in which they are applied, limits of events by
     /// their names.
     pub(super) fn buckets(&self) -> Vec<(Arc<str>, HashSet<Arc<str>>)> {
         let buckets = &self.summary.buckets;
-        match buckets.values().next().filter(|_| !self.applied.is_empty()) {
-            Some(keys) => self.applied.iter().map(|limit| (Arc::clone(limit), keys.clone())).collect(),
-            None => buckets.iter().map(|(limit, keys)| (Arc::clone(limit), keys.clone())).collect(),
-        }
+        let Some(log) = &self.log else {
+            return buckets.iter().map(|(limit, keys)| (Arc::clone(limit), keys.clone())).collect();
+        };
+        let keys = buckets.values().next().cloned().unwrap_or_default();
+        log.applied.iter().map(|limit| (Arc::clone(limit), keys.clone())).collect()
+    }
+
+    /// For an access log: the limit that this pass applies.
+    pub(super) fn applied(&self, pass: usize) -> Option<&Arc<str>> {
+        self.log.as_ref()?.applied.get(pass)
     }
 
     pub(super) fn pass(&self, number: usize, progress: &Progress) -> Result<Pass<'_>, CliError> {
         Ok(Pass {
             recording: self,
-            lines: self.source.lines(matches!(self.parser, Parser::Events), progress)?,
-            limit: self.applied.get(number).cloned().unwrap_or_default(),
+            lines: self.source.lines(self.log.is_none(), progress)?,
+            limit: self.applied(number).cloned().unwrap_or_default(),
             leases: Leases::new(&self.limits),
             waiting: BTreeMap::new(),
-            keys: HashSet::new(),
             last: None,
             read: 0,
             is_at_end: false,
@@ -155,8 +153,6 @@ pub(super) struct Pass<'r> {
     leases: Leases<'r>,
     /// The window: the numbers of lines and what they have, by time. Lines with the same time keep their order.
     waiting: BTreeMap<(i64, usize), (usize, Parsed)>,
-    /// The keys that were read, each of them once in memory.
-    keys: HashSet<Arc<str>>,
     /// The time of the last call.
     last: Option<i64>,
     read: u64,
@@ -171,17 +167,16 @@ impl Pass<'_> {
         self.is_at_end = false;
         let place = usize::try_from(self.read).unwrap_or(usize::MAX);
         self.read += 1;
-        let bad = |reason, is_of_other_format| Fault::Line(BadLine { place, number, reason, is_of_other_format });
-        let bytes = bytes.ok_or_else(|| bad("the line is longer than 1 MiB".to_owned(), false))?;
-        let parsed = self.recording.parser.parse(bytes, &mut self.keys);
-        let (at, parsed) = parsed.map_err(|line| bad(line.reason, line.other_format.is_some()))?;
+        let bad = |why: UnreadableLine| Fault::Line(BadLine { place, number, why });
+        let bytes = bytes.ok_or_else(|| bad("the line is longer than 1 MiB".to_owned().into()))?;
+        let (at, parsed) = self.recording.parse(bytes).map_err(bad)?;
         if self.last.is_some_and(|last| at < last) {
             let reason = format!(
                 "its time is before that of calls more than {} lines before it: sort the file by time, or use a larger \
                  --sort-window",
                 grouped(self.recording.window as u64)
             );
-            return Err(bad(reason, false));
+            return Err(bad(reason.into()));
         }
         self.waiting.insert((at, place), (number, parsed));
         Ok(())
@@ -200,60 +195,62 @@ impl Iterator for Pass<'_> {
         let ((at, place), (number, parsed)) = self.waiting.pop_first()?;
         self.last = Some(at);
         let (op, call) = match parsed {
-            Parsed::Request(key) => (Op::Limit, Call::from((Arc::clone(&self.limit), key))),
-            Parsed::Event(mut event) => {
-                if let Err(reason) = self.leases.name(&mut event, place) {
-                    return Some(Err(Fault::Line(BadLine { place, number, reason, is_of_other_format: false })));
-                }
-                (event.op, event.call)
-            }
+            Parsed::Request(key) => (Op::Limit, Call::from((Arc::clone(&self.limit), &*key))),
+            Parsed::Event(mut event) => match self.leases.name(&mut event, place) {
+                Ok(()) => (event.op, event.call),
+                Err(reason) => return Some(Err(Fault::Line(BadLine { place, number, why: reason.into() }))),
+            },
         };
         Some(Ok(Timed { at, op, call, tag: Purpose::Line(place) }))
     }
 }
 
-pub(super) enum Parser {
-    Events,
-    /// The requests of an access log.
-    Requests {
-        format: Box<LogFormat>,
-        key: Box<LogKey>,
-    },
+/// How the lines of an access log are read.
+pub(super) struct Log {
+    format: LogFormat,
+    key: LogKey,
+    /// Advice for lines that do not have the format.
+    advice: &'static str,
+    /// The limits to apply, each alone.
+    applied: Vec<Arc<str>>,
+}
+
+impl Log {
+    pub(super) fn new(options: &LogOptions, applied: &[(Arc<str>, Limit)]) -> Result<Self, CliError> {
+        let format = options.log_format.clone().unwrap_or_default();
+        let advice = match options.log_format {
+            Some(_) => "compare --log-format with the format in the configuration of the server",
+            None => "give the format string of the server with --log-format",
+        };
+        let applied = applied.iter().map(|(name, _)| Arc::clone(name)).collect();
+        Ok(Self { key: LogKey::new(&format, options)?, format, advice, applied })
+    }
 }
 
 /// The content of a line, without its time.
 enum Parsed {
     Event(Box<Event>),
-    /// The key of a request.
-    Request(Arc<str>),
+    /// The key of a request, which needs less memory than a call.
+    Request(Box<str>),
 }
 
-impl Parser {
-    pub(super) fn requests(options: &LogOptions) -> Result<Self, CliError> {
-        let format = options.log_format.clone().unwrap_or_default();
-        let key = LogKey::new(&format, options)?.into();
-        Ok(Self::Requests { format: format.into(), key })
-    }
-
+impl Recording {
     /// Parses a line. Returns its time, too.
-    fn parse(&self, line: &[u8], keys: &mut HashSet<Arc<str>>) -> Result<(i64, Parsed), UnreadableLine> {
-        let unreadable = |reason| UnreadableLine { reason, other_format: None };
-        match self {
-            Self::Events => {
-                let line = std::str::from_utf8(line).map_err(|_| unreadable("the line is not UTF-8".to_owned()))?;
-                Event::parse(line).map(|event| (event.at, Parsed::Event(event.into()))).map_err(unreadable)
-            }
-            Self::Requests { format, key } => {
-                let line = text_of(line);
-                let line = format.parse(&line)?;
-                let key = key.of(&line).map_err(unreadable)?.unwrap_or_default();
-                if !keys.contains(key.as_str()) {
-                    keys.insert(key.as_str().into());
-                }
-                let key = keys.get(key.as_str()).map_or_else(|| key.into(), Arc::clone);
-                Ok((line.at_micros(), Parsed::Request(key)))
-            }
+    fn parse(&self, line: &[u8]) -> Result<(i64, Parsed), UnreadableLine> {
+        if let Some(Log { format, key, .. }) = &self.log {
+            let line = text_of(line);
+            let line = format.parse(&line)?;
+            return Ok((line.at_micros(), Parsed::Request(key.of(&line)?.unwrap_or_default().into())));
         }
+        let line = std::str::from_utf8(line).map_err(|_| "the line is not UTF-8".to_owned())?;
+        let event = Event::parse(line).map_err(|reason| {
+            let option = of_known_format(line, "").map(|option| format!(" {option}"));
+            let is_log = option.is_some() || !line.starts_with('{');
+            let option = option.unwrap_or_default();
+            let of_log = || format!("to read an access log, use --access-log FILE --apply NAME{option}");
+            UnreadableLine { hint: is_log.then(of_log), ..reason.into() }
+        })?;
+        Ok((event.at, Parsed::Event(event.into())))
     }
 }
 

@@ -12,11 +12,12 @@ use crate::output::{self, Progress};
 use crate::study::lines::{Bound, LineArgs, Source};
 use crate::study::plot::{Became, Bins, Clock, Panel, Picture, PlotArgs};
 use crate::study::replay::access_log::LogOptions;
-use crate::study::replay::recording::{Fault, Parser, Recording};
+use crate::study::replay::recording::{Fault, Log, Recording};
 use crate::study::replay::sandbox::{Purpose, Sandbox, Timed, in_time_order};
 use crate::study::replay::tally::{Decisions, Tally, table};
+use crate::study::{defined, named};
 use crate::text::{describe, escaped, grouped};
-use pg_limiter::{Call, Decision, InvalidCall, Item, Kind, Limit, Limits, Op};
+use pg_limiter::{Call, Decision, InvalidCall, Item, Kind, Limit, Op};
 
 #[derive(Args, Debug)]
 pub(crate) struct ReplayArgs {
@@ -99,7 +100,7 @@ async fn replay(
     for pass in 0..recording.passes() {
         let (mut tally, mut decisions) = (Tally::default(), Decisions::default());
         let (sender, faults) = mpsc::channel();
-        let questions = pictured.as_ref().map(|drawn| drawn.questions(pass, recording.passes())).unwrap_or_default();
+        let questions = pictured.as_ref().map(|drawn| drawn.questions(recording.applied(pass))).unwrap_or_default();
         let lines = recording.pass(pass, &Progress::hidden())?.filter_map(move |next| match next {
             Ok(timed) => Some(timed),
             // Unreadable lines were counted before: only JSON has an object for each.
@@ -153,14 +154,16 @@ impl Pictured {
         let only_key = only_key.map(|text| recording.key_named(text));
         let mut buckets = recording.buckets();
         if buckets.is_empty() {
-            // No calls: draw an empty panel for every limit.
+            // No calls: draw an empty panel for every limit. Those of an access log are known.
             buckets.extend(limits.iter().map(|(name, _)| (name.into(), HashSet::new())));
         }
-        buckets.retain(|(name, keys)| {
-            limits.get(name).is_some() && only_key.as_ref().is_none_or(|key| keys.contains(key))
-        });
+        buckets.retain(|(_, keys)| only_key.as_ref().is_none_or(|key| keys.contains(key)));
         if only_key.is_some() && buckets.is_empty() {
             return Err(CliError::usage("no recorded call has the key of --only-key"));
+        }
+        buckets.retain(|(name, _)| limits.get(name).is_some_and(|limit| limit.kind() != Kind::Gate));
+        if buckets.is_empty() {
+            return Err(CliError::usage("--plot has nothing to draw: the calls use no limit that takes tokens"));
         }
         if buckets.len() > MOST_PANELS {
             let all = buckets.len();
@@ -178,11 +181,12 @@ impl Pictured {
     }
 
     /// The questions for the balances to draw, in the order of time. The tag is the index of the panel.
-    fn questions(&self, pass: usize, passes: usize) -> Vec<Timed<Purpose>> {
+    /// `applied`: for an access log, the limit of the pass.
+    fn questions(&self, applied: Option<&Arc<str>>) -> Vec<Timed<Purpose>> {
         let mut questions = Vec::new();
         for (place, panel) in self.panels.iter().enumerate() {
-            // Each limit of an access log has its own pass.
-            let Some(key) = panel.key.as_deref().filter(|_| passes == 1 || place == pass) else { continue };
+            let is_decided = applied.is_none_or(|name| *name == panel.name);
+            let Some(key) = panel.key.as_deref().filter(|_| is_decided) else { continue };
             let call = Call::from(Item::new(&*panel.name, key).count(0));
             let question = |at| Timed { at, op: Op::Check, call: call.clone(), tag: Purpose::Balance(place) };
             questions.extend(panel.moments().map(question));
@@ -208,33 +212,21 @@ impl Pictured {
     }
 }
 
-fn read(args: &ReplayArgs, Sourced { limits, source }: Sourced, needs_keys: bool) -> Result<Recording, CliError> {
+fn read(args: &ReplayArgs, sourced: Sourced, needs_keys: bool) -> Result<Recording, CliError> {
     match (&args.events, args.apply.as_slice(), &args.access_log) {
-        (Some(events), ..) => {
-            Recording::read(Source::open(events)?, Parser::Events, limits, Vec::new(), &args.lines, needs_keys)
-        }
+        (Some(events), ..) => Recording::read(Source::open(events)?, None, sourced.limits, &args.lines, needs_keys),
         (None, applied @ [_, ..], Some(log)) => {
-            for (place, name) in applied.iter().enumerate() {
-                let Some(limit) = limits.get(name) else {
-                    return Err(CliError::usage(format!(
-                        "{source} defines no limit \"{name}\": define it there, or apply another"
-                    )));
-                };
-                if limit.kind() == Kind::Concurrency {
-                    return Err(CliError::usage(format!(
-                        "\"{name}\" counts slots, and a log does not say when a request gave its slot back: apply another limit"
-                    )));
-                }
-                if applied[..place].contains(name) {
-                    return Err(CliError::usage(format!("--apply {name} is given twice: give it once")));
-                }
+            let applied = named(&sourced, "--apply", applied)?;
+            if let Some((name, _)) = applied.iter().find(|(_, limit)| limit.kind() == Kind::Concurrency) {
+                return Err(CliError::usage(format!(
+                    "\"{name}\" counts slots, and a log does not say when a request gave its slot back: apply another limit"
+                )));
             }
             if args.json && applied.len() > 1 {
                 return Err(CliError::usage("--json prints the decisions of one limit: give --apply once"));
             }
-            let applied = applied.iter().map(|name| name.as_str().into()).collect();
-            let (source, parser) = (Source::open(log)?, Parser::requests(&args.log)?);
-            Recording::read(source, parser, limits, applied, &args.lines, needs_keys)
+            let (source, log) = (Source::open(log)?, Log::new(&args.log, &applied)?);
+            Recording::read(source, Some(log), sourced.limits, &args.lines, needs_keys)
         }
         _ => Err(CliError::usage("nothing to replay: use --events FILE, or --apply NAME and --access-log FILE")),
     }
@@ -279,12 +271,10 @@ pub(crate) async fn panels_of_log(
     most: usize,
     sandbox: &mut Sandbox,
 ) -> Result<(Vec<Panel>, Vec<String>), CliError> {
-    let limits = named.iter().try_fold(Limits::new(), |limits, (name, limit)| limits.define(name, *limit));
-    let limits = limits.map_err(CliError::usage)?;
-    let applied = named.iter().map(|(name, _)| Arc::clone(name)).collect();
-    let source = Source::bytes("the access log", log.to_vec());
+    let limits = defined(named)?;
+    let source = Source::bytes("the access log", log)?;
     let lines = LineArgs { max_bad_lines: Bound::Percent(1.0), strict: false, sort_window: 250_000 };
-    let recording = Recording::read(source, Parser::requests(options)?, limits, applied, &lines, true)?;
+    let recording = Recording::read(source, Some(Log::new(options, named)?), limits, &lines, true)?;
     if recording.summary.lines == 0 {
         return Err(CliError::usage("the access log has no lines"));
     }

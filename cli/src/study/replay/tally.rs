@@ -189,7 +189,7 @@ impl Decisions {
     }
 
     pub(super) fn add_bad(&mut self, line: &BadLine) {
-        let message = format!("line {}: {}", line.number, line.reason);
+        let message = format!("line {}: {}", line.number, line.why);
         self.waiting.insert(line.place, json::line(&serde_json::json!({"error": "invalid_line", "message": message})));
     }
 

@@ -1,7 +1,404 @@
 //! The command `simulate`: offers generated traffic to limits. The same SQL decides as in production.
 
-mod simulate;
 mod traffic;
 
-pub(crate) use simulate::{panels_of_traffic, run};
-pub(crate) use traffic::SimulateArgs;
+use std::cmp::Reverse;
+use std::collections::HashMap;
+use std::collections::binary_heap::{BinaryHeap, PeekMut};
+use std::iter;
+use std::sync::Arc;
+use std::time::Duration;
+
+use serde_json::json;
+
+use crate::database::Database;
+use crate::error::CliError;
+use crate::input;
+use crate::json::{line, milliseconds};
+use crate::limit_args::Sourced;
+use crate::output::{self, Progress};
+use crate::study::plot::{Bar, Became, Bins, Clock, Panel, Picture};
+use crate::study::replay::{CHUNK, Sandbox, Timed};
+pub(crate) use crate::study::simulate::traffic::SimulateArgs;
+use crate::study::simulate::traffic::{MOST_CALLS, Traffic};
+use crate::text::{aligned, grouped, percent, period_micros, tokens, wait};
+use pg_limiter::{Call, Decision, InvalidCall, Item, Kind, LeaseId, Limit, Limits, Op};
+
+/// The limits, and the calls that each of them is offered.
+struct Prepared<'a> {
+    args: &'a SimulateArgs,
+    named: Vec<(Arc<str>, Limit)>,
+    limits: Limits,
+    traffic: Traffic,
+    bins: Bins,
+    times: Vec<i64>,
+    holds: Vec<i64>,
+}
+
+impl<'a> Prepared<'a> {
+    /// `beside`: limits in addition to those of the arguments.
+    fn new(
+        args: &'a SimulateArgs,
+        stored: Option<Sourced>,
+        beside: Option<(Arc<str>, Limit)>,
+    ) -> Result<Self, CliError> {
+        let mut named = args.limits(stored)?;
+        named.extend(beside);
+        let traffic = args.traffic(&named)?;
+        let bins = args.plot.bins(0, traffic.length - 1, 1)?;
+        let limits = crate::study::defined(&named)?;
+        let times = traffic.times();
+        let holds = traffic.holds(times.len());
+        let prepared = Self { args, named, limits, traffic, bins, times, holds };
+        for (name, limit) in &prepared.named {
+            // Reject a call that can never be allowed without connecting to the database.
+            let lease = (limit.kind() == Kind::Concurrency).then(LeaseId::random);
+            prepared.call(name, lease).validate(Op::Limit, &prepared.limits)?;
+        }
+        Ok(prepared)
+    }
+
+    fn item(&self, name: &str) -> Item {
+        Item::new(name, self.args.key.as_str())
+    }
+
+    /// A call, which takes slots under this lease.
+    fn call(&self, name: &str, lease: Option<LeaseId>) -> Call {
+        let traffic = &self.args.traffic;
+        let call = Call::from(self.item(name).count(traffic.count).leave(traffic.leave.unwrap_or_default()));
+        let call = if traffic.reserve { call.reserve() } else { call };
+        if let Some(lease) = lease { call.lease(lease) } else { call }
+    }
+
+    async fn run(
+        &self,
+        with_balance: bool,
+        sandbox: &mut Sandbox,
+        progress: &Progress,
+    ) -> Result<Vec<Simulated>, CliError> {
+        let mut simulated = Vec::new();
+        for (name, limit) in &self.named {
+            let key = with_balance.then(|| self.args.key.as_str().into());
+            let panel = Panel::new(name, *limit, String::new(), self.bins, key);
+            simulated.push(self.play(name, limit, panel, sandbox, progress).await?);
+        }
+        Ok(simulated)
+    }
+}
+
+/// Simulates at most `most` calls, and returns a description of the traffic, and a panel for each limit.
+pub(crate) async fn panels_of_traffic(
+    args: &SimulateArgs,
+    beside: Option<(Arc<str>, Limit)>,
+    most: usize,
+    sandbox: &mut Sandbox,
+) -> Result<(String, Vec<Panel>), CliError> {
+    let prepared = Prepared::new(args, None, beside)?;
+    if prepared.times.len() > most {
+        return Err(CliError::usage(format!(
+            "{} calls are more than the {} that are simulated here: use fewer calls or a shorter time",
+            grouped(prepared.times.len() as u64),
+            grouped(most as u64)
+        )));
+    }
+    let simulated = prepared.run(true, sandbox, &Progress::hidden()).await?;
+    Ok((prepared.traffic.describe(), simulated.into_iter().map(|one| one.panel).collect()))
+}
+
+pub(crate) async fn run(args: SimulateArgs, database: Database) -> Result<(), CliError> {
+    let file = args.plot.file()?;
+    let stored = if args.limit.means_stored() { Sourced::stored(&database).await? } else { None };
+    let prepared = Prepared::new(&args, stored, None)?;
+    if args.limit.file().is_none() {
+        input::warn(&prepared.limits);
+    }
+    let running = database.start().await?;
+    let mut sandbox = Sandbox::open(&running).await?;
+    let progress = Progress::parts("simulating", prepared.named.len() * prepared.times.len());
+    let simulated = prepared.run(args.json || file.is_some(), &mut sandbox, &progress).await?;
+    drop(progress);
+    sandbox.close().await?;
+
+    let heading = prepared.traffic.describe();
+    let lines =
+        if args.json { simulated.iter().map(object).collect() } else { table(&heading, &simulated, args.retries()) };
+    if let Some(file) = file {
+        let panels = simulated.into_iter().map(|one| one.panel).collect();
+        Picture { heading, clock: Clock::Elapsed, panels }.save(file)?;
+    }
+    output::lines(lines)
+}
+
+/// A question to the database. At the same time, the first variant goes first.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+enum Step {
+    Release(LeaseId),
+    Balance,
+    /// The call with this index in [`Prepared::times`], and the lease under which it takes slots.
+    Call(usize, Option<LeaseId>),
+}
+
+/// Questions by time, the next first.
+type Steps = BinaryHeap<Reverse<(i64, Step)>>;
+
+impl Prepared<'_> {
+    /// Makes the calls to one of the limits. The database decides each of them.
+    async fn play(
+        &self,
+        name: &str,
+        limit: &Limit,
+        mut panel: Panel,
+        sandbox: &mut Sandbox,
+        progress: &Progress,
+    ) -> Result<Simulated, CliError> {
+        let Self { args, limits, times, traffic, .. } = self;
+        let (count, retry) = (args.traffic.count, args.retries());
+        let mut outcome = Outcome { calls: times.len() as u64, ..Outcome::default() };
+        // Slots, each times how long it was held, in microseconds.
+        let mut slots = 0.0;
+        // When the leases of admitted calls began.
+        let mut held: HashMap<LeaseId, i64> = HashMap::new();
+        let held_for = |since: i64, released: i64| {
+            (released.min(since.saturating_add(period_micros(limit))) - since) as f64 * count
+        };
+        let mut asked: Steps = panel.moments().map(|at| Reverse((at, Step::Balance))).collect();
+        times.iter().enumerate().for_each(|(nth, at)| self.ask(limit, *at, nth, &mut asked));
+        while let Some(Reverse((first, _))) = asked.peek() {
+            // With retries, calls at the same time only: a denial adds a retry before later calls.
+            let last = if retry { *first } else { i64::MAX };
+            let next = || asked.peek_mut().filter(|step| step.0.0 <= last).map(PeekMut::pop);
+            let chunk: Vec<_> = iter::from_fn(next).take(CHUNK).map(|step| self.timed(name, step)).collect();
+            let mut impossible = None;
+            let each = |timed: Timed<Step>, decision: Result<Decision, InvalidCall>| {
+                let decision = match decision {
+                    Ok(decision) => decision,
+                    Err(error) => return impossible = Some(error),
+                };
+                let Step::Call(nth, lease) = timed.tag else {
+                    if let Step::Release(lease) = timed.tag
+                        && let Some(since) = held.remove(&lease)
+                    {
+                        slots += held_for(since, timed.at);
+                        outcome.lost += u64::from(!decision.is_allowed());
+                    }
+                    return panel.balance(timed.at, decision.remaining());
+                };
+                progress.add(1);
+                let became = Became::of(&decision, decision.is_denied());
+                panel.add(timed.at, count, became, decision.remaining());
+                let wait = decision.retry_after().or(decision.wait());
+                if became != Became::Denied {
+                    outcome.admit(timed.at, times[nth], count, wait);
+                    if let Some(lease) = lease {
+                        held.insert(lease, timed.at);
+                        outcome.most_held = outcome.most_held.max(panel.capacity() - decision.remaining());
+                    }
+                    return;
+                }
+                outcome.deny(wait.filter(|_| !retry));
+                let wait = wait.and_then(|wait| i64::try_from(wait.as_micros()).ok()).unwrap_or(i64::MAX);
+                // Retrying after a wait of 0 would loop forever.
+                let again = timed.at.saturating_add(wait.max(1));
+                if retry && again < traffic.length {
+                    self.ask(limit, again, nth, &mut asked);
+                }
+            };
+            sandbox.decide_some(&mut chunk.into_iter(), limits, each).await?;
+            if let Some(error) = impossible {
+                return Err(error.into());
+            }
+            if outcome.offered > MOST_CALLS as u64 && retry {
+                return Err(CliError::usage(format!(
+                    "with the retries there are more than {} calls: use fewer --calls or a shorter --for",
+                    grouped(MOST_CALLS as u64)
+                )));
+            }
+        }
+        slots += held.into_values().map(|since| held_for(since, traffic.length)).sum::<f64>();
+        outcome.average_held = slots / traffic.length as f64;
+        Ok(Simulated { panel, outcome })
+    }
+
+    /// Adds a call, and the release of its slots. The release of a call that is denied changes nothing.
+    fn ask(&self, limit: &Limit, at: i64, nth: usize, asked: &mut Steps) {
+        let hold = self.holds.get(nth).filter(|_| limit.kind() == Kind::Concurrency);
+        let held = hold.map(|hold| (at.saturating_add(*hold), LeaseId::random()));
+        asked.push(Reverse((at, Step::Call(nth, held.map(|(_, lease)| lease)))));
+        let released = held.filter(|(end, _)| *end < self.traffic.length);
+        asked.extend(released.map(|(end, lease)| Reverse((end, Step::Release(lease)))));
+    }
+
+    fn timed(&self, name: &str, Reverse((at, tag)): Reverse<(i64, Step)>) -> Timed<Step> {
+        let (op, call) = match tag {
+            Step::Call(_, lease) => (Op::Limit, self.call(name, lease)),
+            Step::Release(lease) => (Op::Release, self.item(name).lease(lease)),
+            Step::Balance => (Op::Check, self.item(name).count(0).into()),
+        };
+        Timed { at, op, call, tag }
+    }
+}
+
+#[derive(Clone, Debug, Default)]
+struct Outcome {
+    /// Calls, without their retries.
+    calls: u64,
+    /// Attempts: calls and their retries.
+    offered: u64,
+    admitted: u64,
+    /// Admitted calls that had to wait for reserved tokens.
+    reserved: u64,
+    denied: u64,
+    /// The longest wait that a decision returned. For retried calls: the longest time from arrival to admission.
+    longest_wait: Duration,
+    /// The most slots that were held at the same time.
+    most_held: f64,
+    /// Leases that ended before their release.
+    lost: u64,
+    /// The slots that were held, on average.
+    average_held: f64,
+    /// The times at which tokens were used, in microseconds, and how many.
+    uses: Vec<(i64, f64)>,
+}
+
+impl Outcome {
+    fn admit(&mut self, at: i64, came: i64, count: f64, wait: Option<Duration>) {
+        self.offered += 1;
+        self.admitted += 1;
+        self.reserved += u64::from(wait.is_some());
+        let wait = wait.unwrap_or_default();
+        self.longest_wait = self.longest_wait.max(micros(at - came) + wait);
+        self.uses.push((at.saturating_add(i64::try_from(wait.as_micros()).unwrap_or(i64::MAX)), count));
+    }
+
+    /// Counts a denial. `retry_after` is `None` if the call will be retried.
+    fn deny(&mut self, retry_after: Option<Duration>) {
+        self.offered += 1;
+        self.denied += 1;
+        self.longest_wait = self.longest_wait.max(retry_after.unwrap_or_default());
+    }
+
+    /// The most tokens used within any period, wherever it begins. Uses that are a whole period apart are not in the same
+    /// period.
+    fn most_in_a_period(&self, period: i64) -> f64 {
+        let mut uses = self.uses.clone();
+        uses.sort_by_key(|(at, _)| *at);
+        let (mut first, mut sum, mut most) = (0, 0.0, 0.0_f64);
+        for (at, count) in &uses {
+            sum += count;
+            while uses[first].0.saturating_add(period) <= *at {
+                sum -= uses[first].1;
+                first += 1;
+            }
+            most = most.max(sum);
+        }
+        most
+    }
+}
+
+fn micros(length: i64) -> Duration {
+    Duration::from_micros(length.unsigned_abs())
+}
+
+/// One limit, and the outcome of the calls to it.
+struct Simulated {
+    panel: Panel,
+    outcome: Outcome,
+}
+
+impl Simulated {
+    /// `None` for slots, which have no period.
+    fn most_in_a_period(&self) -> Option<f64> {
+        (!self.panel.has_slots()).then(|| self.outcome.most_in_a_period(period_micros(&self.panel.limit)))
+    }
+
+    fn of_slots<T>(&self, value: T) -> Option<T> {
+        self.panel.has_slots().then_some(value)
+    }
+}
+
+type Cell = fn(&Simulated) -> String;
+
+fn table(traffic: &str, simulated: &[Simulated], retry: bool) -> Vec<String> {
+    let reserved = simulated.iter().any(|one| one.outcome.reserved > 0);
+    let has_slots = |one: &Simulated| one.panel.has_slots();
+    let (slots, periods) = (simulated.iter().any(has_slots), !simulated.iter().all(has_slots));
+    let columns: [(&str, bool, Cell); 12] = [
+        ("LIMIT", true, |one| one.panel.title()),
+        ("OFFERED", true, |one| grouped(one.outcome.offered)),
+        ("ADMITTED", true, |one| grouped(one.outcome.admitted)),
+        ("RESERVED", reserved, |one| grouped(one.outcome.reserved)),
+        ("DENIED", true, |one| grouped(one.outcome.denied)),
+        ("% ADMITTED", true, |one| percent(one.outcome.admitted, one.outcome.offered)),
+        // Those that are not admitted at the end.
+        ("STILL WAITING", retry, |one| grouped(one.outcome.calls - one.outcome.admitted)),
+        ("LONGEST WAIT", true, |one| wait(one.outcome.longest_wait)),
+        ("MOST IN A PERIOD", periods, |one| or_dash(one.most_in_a_period().map(tokens))),
+        ("MOST AT ONCE", slots, |one| or_dash(one.of_slots(tokens(one.outcome.most_held)))),
+        ("AVERAGE AT ONCE", slots, |one| or_dash(one.of_slots(format!("{:.2}", one.outcome.average_held)))),
+        ("LOST LEASES", slots, |one| or_dash(one.of_slots(grouped(one.outcome.lost)))),
+    ];
+    let columns = || columns.into_iter().filter(|(_, is_shown, _)| *is_shown);
+    let mut cells: Vec<Vec<String>> = vec![columns().map(|(heading, ..)| heading.to_owned()).collect()];
+    cells.extend(simulated.iter().map(|one| columns().map(|(.., cell)| cell(one)).collect()));
+    let calls = simulated.first().map_or(0, |one| one.outcome.calls);
+    let mut lines = vec![format!("{traffic}: {} calls", grouped(calls)), String::new()];
+    lines.extend(aligned(&cells, &[0]));
+    lines
+}
+
+fn or_dash(text: Option<String>) -> String {
+    text.unwrap_or_else(|| "-".to_owned())
+}
+
+fn object(simulated: &Simulated) -> String {
+    let Simulated { panel, outcome } = simulated;
+    let bars = |tokens: fn(&Bar) -> f64| panel.bars.iter().map(tokens).collect::<Vec<_>>();
+    let balances = panel.balances().into_iter().map(|(at, value)| [milliseconds(micros(at)), value]);
+    line(&json!({
+        "limit": *panel.name,
+        "kind": panel.limit.kind().as_str(),
+        "calls": outcome.calls,
+        "offered": outcome.offered,
+        "admitted": outcome.admitted,
+        "reserved": outcome.reserved,
+        "denied": outcome.denied,
+        "longest_wait_ms": milliseconds(outcome.longest_wait),
+        "most_in_a_period": simulated.most_in_a_period(),
+        "most_at_once": simulated.of_slots(outcome.most_held),
+        "average_at_once": simulated.of_slots(outcome.average_held),
+        "lost_leases": simulated.of_slots(outcome.lost),
+        "bar_ms": milliseconds(micros(panel.bins.width)),
+        "bars_offered": bars(Bar::offered),
+        "bars_admitted": bars(|bar| bar.admitted),
+        "bars_reserved": bars(|bar| bar.reserved),
+        "bars_denied": bars(|bar| bar.denied),
+        "balance": balances.collect::<Vec<_>>(),
+    }))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_busiest_period_can_start_at_any_call() {
+        let mut outcome = Outcome::default();
+        for at in [0, 90, 95, 99, 100, 101, 188, 189, 190] {
+            outcome.admit(at, at, 1.0, None);
+        }
+        // From 90 to 189: 190 is a whole period after 90.
+        assert_eq!(outcome.most_in_a_period(100), 7.0);
+        assert_eq!(outcome.most_in_a_period(1), 1.0);
+        assert_eq!(outcome.most_in_a_period(i64::MAX), 9.0);
+        assert_eq!(Outcome::default().most_in_a_period(5), 0.0);
+    }
+
+    #[test]
+    fn a_reserved_call_counts_at_its_reserved_time() {
+        let mut outcome = Outcome::default();
+        outcome.admit(0, 0, 2.0, Some(Duration::from_micros(100)));
+        outcome.admit(50, 10, 3.0, None);
+        assert_eq!((outcome.most_in_a_period(50), outcome.most_in_a_period(51)), (3.0, 5.0));
+        assert_eq!((outcome.longest_wait, outcome.reserved), (Duration::from_micros(100), 1));
+    }
+}

@@ -92,7 +92,7 @@ impl SimulateArgs {
             Some(path) => Some(Sourced::file(path)?),
             None => stored,
         };
-        let Some(Sourced { limits, source }) = sourced else {
+        let Some(sourced) = sourced else {
             if let Some(name) = self.only.first() {
                 let remedy = match self.limit.means_stored() {
                     true => "add --limits FILE, or --database-url URL",
@@ -108,30 +108,18 @@ impl SimulateArgs {
             return Ok(limits.into_iter().map(|limit| (limit.kind().as_str().into(), limit)).collect());
         };
         let named: Vec<(Arc<str>, Limit)> = if self.only.is_empty() {
-            let all = limits.iter().map(|(name, limit)| (name.into(), *limit));
+            let all = sourced.limits.iter().map(|(name, limit)| (name.into(), *limit));
             let (gates, with_tokens): (Vec<_>, Vec<_>) = all.partition(|(_, limit)| limit.kind() == Kind::Gate);
             if with_tokens.is_empty() { gates } else { with_tokens }
         } else {
-            let find = |name: &String| match limits.get(name) {
-                Some(limit) => Ok((name.as_str().into(), *limit)),
-                None => Err(CliError::usage(format!(
-                    "{source} defines no limit \"{name}\": define it there, or name another"
-                ))),
-            };
-            self.only.iter().map(find).collect::<Result<_, _>>()?
+            crate::study::named(&sourced, "--limit", &self.only)?
         };
-        for (place, (name, limit)) in named.iter().enumerate() {
-            if limit.kind() == Kind::Gate {
-                return Err(CliError::usage(format!(
-                    "\"{name}\" is a gate, which takes no tokens to simulate: leave it out"
-                )));
-            }
-            if named[..place].iter().any(|(other, _)| other == name) {
-                return Err(CliError::usage(format!("--limit {name} is given twice: give it once")));
-            }
+        if let Some((name, _)) = named.iter().find(|(_, limit)| limit.kind() == Kind::Gate) {
+            let reason = format!("\"{name}\" is a gate, which takes no tokens to simulate: leave it out");
+            return Err(CliError::usage(reason));
         }
         if named.is_empty() {
-            return Err(CliError::usage(format!("{source} defines no limits: define one there")));
+            return Err(CliError::usage(format!("{} defines no limits: define one there", sourced.source)));
         }
         Ok(named)
     }

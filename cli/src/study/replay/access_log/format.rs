@@ -5,11 +5,14 @@ use std::borrow::Cow;
 use std::str::FromStr;
 use std::sync::LazyLock;
 
+use serde::de::IgnoredAny;
 use serde_json::{Map, Value};
 
+use crate::study::lines::UnreadableLine;
 use crate::study::replay::access_log::address::address;
-use crate::study::replay::access_log::pattern::{Fields, NO_ADDRESS, Pattern, TimeForm, is_digits};
+use crate::study::replay::access_log::pattern::{Fields, Mismatch, NO_ADDRESS, Pattern, TimeForm, is_digits};
 use crate::study::replay::access_log::servers::{of_apache, of_nginx};
+use crate::study::replay::events::{Event, json_reason};
 
 const COMMON: &str = "$remote_addr $remote_logname $remote_user [$time_local] \"$request\" $status $body_bytes_sent";
 const HEADERS: &str = " \"$http_referer\" \"$http_user_agent\"";
@@ -30,58 +33,67 @@ pub struct LogFormat {
     renamed: Renamed,
 }
 
-/// Why a line cannot be read.
-#[derive(Debug, PartialEq, Eq)]
-pub struct UnreadableLine {
-    /// The reason.
-    pub reason: String,
-    /// The option that reads the line, if it is a whole line of another known format, and not a part of one of this format.
-    pub other_format: Option<String>,
-}
-
 impl LogFormat {
     /// Parses one line, without its line break.
     ///
     /// # Errors
     /// Returns the reason if the line has another format.
     pub fn parse<'a>(&'a self, line: &'a str) -> Result<LogLine<'a>, UnreadableLine> {
-        self.read(line).map_err(|reason| {
-            let other_format = other_format(line, &self.text);
-            let hint = match other_format.clone().or_else(|| of_host_name(line)) {
-                Some(option) => format!("; {option} reads this line"),
-                None if line.starts_with(r#"{"log":""#) && line.contains(r#","stream":""#) => {
-                    "; this is a file of Docker: give the lines that `docker logs CONTAINER` or `jq -j .log FILE` prints".to_owned()
-                }
-                None if line.starts_with('{') && !self.patterns.is_empty() => {
-                    "; the line is JSON: name its fields, as in --log-format json:time=FIELD,remote_addr=FIELD"
-                        .to_owned()
-                }
-                None if reason.contains(NO_ADDRESS) => {
-                    "; give the format string of the server with --log-format".to_owned()
-                }
-                None => String::new(),
+        self.read(line).map_err(|(place, mut reason)| {
+            let option = of_known_format(line, &self.text);
+            let is_other_format = option.is_some() && !self.patterns.iter().any(|pattern| pattern.may_be_cut_at(place));
+            let hint = match option.or_else(|| of_host_name(line)) {
+                Some(option) => Some(format!("{option} reads this line")),
+                None => self.hint(line, &mut reason),
             };
-            let other_format = other_format.filter(|_| !self.is_part(line));
-            UnreadableLine { reason: format!("not a line of an access log: {reason}{hint}"), other_format }
+            let what = if is_other_format { "another format" } else { "not a line of an access log" };
+            UnreadableLine { reason: format!("{what}: {reason}"), hint, is_other_format }
         })
     }
 
-    /// Whether the line may have been a line of this format that was cut, as at a rotation of the file.
-    fn is_part(&self, line: &str) -> bool {
-        match self.strip(line) {
-            Ok(line) => self.patterns.iter().any(|pattern| pattern.reads_part(line)),
-            Err(_) => {
-                let inner = Self { collector: None, ..self.clone() };
-                let after_blank = line.split_once(' ').map(|(_, rest)| rest);
-                [Some(line), after_blank].into_iter().flatten().any(|line| inner.read(line).is_ok())
+    /// Advice for a line that no known format reads. Changes the reason if the line only begins like JSON.
+    fn hint(&self, line: &str, reason: &mut String) -> Option<String> {
+        let collected = COLLECTORS.iter().find_map(|(name, rest, begin)| Some((*name, rest(line)?, *begin)));
+        let inner = collected.map_or(line, |(_, rest, _)| rest);
+        let is_object = inner.starts_with('{') && !self.patterns.is_empty();
+        let object = is_object.then(|| serde_json::from_str::<IgnoredAny>(inner));
+        Some(match (object, collected) {
+            _ if Event::parse(line).is_ok() => "this is a recorded call: use --events FILE".into(),
+            _ if line.starts_with(r#"{"log":""#) && line.contains(r#","stream":""#) => {
+                "this is a file of Docker: give the lines that `docker logs CONTAINER` or `jq -j .log FILE` prints"
+                    .into()
             }
-        }
+            (Some(Ok(_)), _) => {
+                let before = collected.map(|(name, ..)| format!("{name}:")).unwrap_or_default();
+                format!(
+                    "the line is JSON: name its fields, as in --log-format {before}json:time=FIELD,remote_addr=FIELD"
+                )
+            }
+            // A format string of the user's own may begin so, too.
+            (Some(Err(error)), _) if !self.text.trim_start().starts_with('{') => {
+                *reason = format!("it begins with {{ and is no JSON: {}", json_reason(&error));
+                return None;
+            }
+            (_, Some((name, _, begin))) if self.collector.is_none_or(|(own, ..)| *own != name) => {
+                format!("the line begins {begin}: use --log-format {name}:FORMAT, with the format string of the server")
+            }
+            _ if !reason.contains(NO_ADDRESS) => return None,
+            _ if inner.starts_with("- ") => {
+                "if X-Forwarded-For is the first field, use a --log-format that begins with $http_x_forwarded_for"
+                    .into()
+            }
+            _ if self.text.contains(['$', '%']) => return None,
+            _ => "give the format string of the server with --log-format".into(),
+        })
     }
 
-    fn read<'a>(&'a self, line: &'a str) -> Result<LogLine<'a>, String> {
-        let line = self.strip(line)?;
+    fn read<'a>(&'a self, line: &'a str) -> Result<LogLine<'a>, Mismatch> {
+        let line = match self.collector {
+            Some((_, rest, begin)) => rest(line).ok_or_else(|| (0, format!("it does not begin {begin}")))?,
+            None => line,
+        };
         if self.patterns.is_empty() {
-            return LogLine::of_json(line, &self.renamed);
+            return LogLine::of_json(line, &self.renamed).map_err(|reason| (0, reason));
         }
         let mut closest = (0, String::new());
         for pattern in &self.patterns {
@@ -89,17 +101,10 @@ impl LogFormat {
                 Ok((at, fields)) => {
                     return Ok(LogLine { at, content: Content::Fields(fields), renamed: &self.renamed });
                 }
-                Err(mismatch) if mismatch.0 >= closest.0 => closest = mismatch,
-                Err(_) => {}
+                Err(mismatch) => closest = if mismatch.0 >= closest.0 { mismatch } else { closest },
             }
         }
-        Err(closest.1)
-    }
-
-    /// The line without the text of the collector.
-    fn strip<'a>(&self, line: &'a str) -> Result<&'a str, String> {
-        let Some((_, rest, begin)) = self.collector else { return Ok(line) };
-        rest(line).ok_or_else(|| format!("it does not begin {begin}"))
+        Err(closest)
     }
 
     /// Whether lines can have this field, by a name of the tool or the format's own.
@@ -185,7 +190,7 @@ static KNOWN: LazyLock<Vec<LogFormat>> = LazyLock::new(|| {
 });
 
 /// The option that reads this line, which does not have the format `given`, if the whole line has a known one.
-fn other_format(line: &str, given: &str) -> Option<String> {
+pub(in crate::study::replay) fn of_known_format(line: &str, given: &str) -> Option<String> {
     let format = KNOWN.iter().find(|format| format.text != given && reads(format, line))?;
     let text = if format.text.contains('$') { format!("'{}'", format.text) } else { format.text.clone() };
     // A list of addresses needs another option.
@@ -197,30 +202,28 @@ fn other_format(line: &str, given: &str) -> Option<String> {
 
 /// The option for a line that begins with the name of a host, as a server writes it that looks names up.
 fn of_host_name(line: &str) -> Option<String> {
-    let name = line.split(' ').next().filter(|name| is_host_name(name))?;
+    line.split(' ').next().filter(|name| is_host_name(name))?;
     let is_whole = |format: &&LogFormat| {
         let Ok(line) = format.read(line) else { return false };
         let [logname, user] = ["remote_logname", "user"].map(|name| line.field(name).unwrap_or_default().into_owned());
         address(&logname).is_none() && !user.contains(' ')
     };
     let format = &OF_NAMES.iter().find(is_whole)?.text;
-    Some(format!("--log-format '{format}' --key '%h' (if \"{name}\" is the name of the client)"))
+    Some(format!("--log-format '{format}' --key '%h' (if the first field is the name of the client)"))
 }
 
 fn reads(format: &LogFormat, line: &str) -> bool {
     let Ok(read) = format.read(line) else { return false };
-    let is_address = |field: &str| read.own(field).is_some_and(|text| address(&text).is_some());
     // Two addresses: the first may be a proxy's. A number may be what is left of one, or a time.
     let is_number = |host: &str| host.bytes().all(|byte| byte.is_ascii_digit() || byte == b'.');
-    if read.own("server_port").is_none()
-        && (is_address("host") || read.own("host").is_some_and(|host| is_number(&host)))
-    {
+    let is_proxy = |host: Cow<'_, str>| address(&host).is_some() || is_number(&host);
+    if read.own("server_port").is_none() && read.own("host").is_some_and(is_proxy) {
         return false;
     }
     let is_client = |text: &str| address(text).is_some() || text == "unknown";
     match read.own("http_x_forwarded_for") {
         Some(list) if format.text.contains("$http_x_forwarded_for") => {
-            list.split(',').all(|part| is_client(part.trim()))
+            list.is_empty() || list.split(',').all(|part| is_client(part.trim()))
         }
         // A message of an application has a time, but no client.
         _ => read.field("remote_addr").is_some_and(|client| address(&client).is_some()),
@@ -253,14 +256,35 @@ fn syslog(line: &str) -> Option<&str> {
         None => line,
     };
     if let Some(line) = line.strip_prefix("1 ") {
-        // The host, the program, its process, and the kind of the message; then the data, `-` or in brackets.
-        let [.., rest] = time(line)?.splitn(5, ' ').collect::<Vec<_>>()[..] else { return None };
-        return rest.strip_prefix("- ").or_else(|| Some(rest.strip_prefix('[')?.split_once("] ")?.1));
+        // The time may be absent. The host, the program, its process, and the kind of the message; then the data.
+        let rest = line.strip_prefix("- ").or_else(|| time(line))?;
+        let [.., rest] = rest.splitn(5, ' ').collect::<Vec<_>>()[..] else { return None };
+        return structured_data(rest).map(|rest| rest.trim_start_matches('\u{feff}'));
     }
     let rest = time(line).or_else(|| classic_time(line))?;
     let (_host, rest) = rest.split_once(' ')?;
     let (tag, rest) = rest.split_once(": ")?;
     (!tag.is_empty() && !tag.contains(' ')).then_some(rest)
+}
+
+/// Skips the data of RFC 5424, and the blank after it: `-`, or elements in brackets. Their values may have `\]` and `\"`.
+fn structured_data(text: &str) -> Option<&str> {
+    if let Some(rest) = text.strip_prefix("- ") {
+        return Some(rest);
+    }
+    let [mut is_inside, mut is_quoted, mut is_escaped] = [false; 3];
+    for (place, c) in text.char_indices() {
+        match c {
+            _ if is_escaped => is_escaped = false,
+            '\\' => is_escaped = is_inside,
+            '"' => is_quoted = is_inside && !is_quoted,
+            '[' | ']' if !is_quoted => is_inside = c == '[',
+            _ if is_inside => {}
+            ' ' if place > 0 => return Some(&text[place + 1..]),
+            _ => return None,
+        }
+    }
+    None
 }
 
 /// Skips `Dec 16 00:00:00 `, also with a blank in place of the first digit of the day, or with a year.
@@ -282,11 +306,23 @@ fn time(line: &str) -> Option<&str> {
     time.parse::<jiff::Timestamp>().ok().map(|_| rest)
 }
 
+/// Also in colours, as on a terminal and with `--ansi always`.
 fn compose(line: &str) -> Option<&str> {
-    let (name, rest) = line.split_once('|')?;
-    let (name, rest) = (name.trim_end(), rest.strip_prefix(' ')?);
+    let (name, rest) = uncoloured(line).split_once('|')?;
+    let name = name.split('\u{1b}').next()?.trim_end();
+    let rest = uncoloured(uncoloured(rest).strip_prefix(' ')?);
     let is_name = !name.is_empty() && name.chars().all(|c| c.is_ascii_alphanumeric() || matches!(c, '-' | '_' | '.'));
     is_name.then(|| time(rest).unwrap_or(rest))
+}
+
+/// The text without the sequences at its beginning that set colours.
+fn uncoloured(mut text: &str) -> &str {
+    while let Some((codes, rest)) = text.strip_prefix("\u{1b}[").and_then(|text| text.split_once('m'))
+        && codes.chars().all(|c| c.is_ascii_digit() || c == ';')
+    {
+        text = rest;
+    }
+    text
 }
 
 fn cri(line: &str) -> Option<&str> {
@@ -310,7 +346,8 @@ enum Content<'a> {
 
 impl<'a> LogLine<'a> {
     fn of_json(line: &str, renamed: &'a Renamed) -> Result<Self, String> {
-        let object = serde_json::from_str(line).map_err(|error| format!("not a JSON object: {error}"))?;
+        let object =
+            serde_json::from_str(line).map_err(|error| format!("not a JSON object: {}", json_reason(&error)))?;
         let line = Self { at: 0, content: Content::Json(object), renamed };
         let text = line.meaning("time").filter(|text| !text.is_empty()).ok_or_else(|| {
             format!("no field has the time: name it with --log-format json:time=FIELD; {}", line.has())

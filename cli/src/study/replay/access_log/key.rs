@@ -30,9 +30,9 @@ pub(crate) struct LogOptions {
     /// client's that the header of --trusted-header reports, which must be a field of the log [default: none]
     #[arg(long, help_heading = HEADING, value_name = "NETWORKS", requires = "access_log", value_parser = networks)]
     pub(crate) trusted_proxies: Option<String>,
-    /// Header in which the proxies report the client's address
-    #[arg(long, help_heading = HEADING, value_name = "NAME", requires = "access_log", default_value = "x-forwarded-for")]
-    pub(crate) trusted_header: HeaderName,
+    /// Header in which the proxies report the client's address [default: x-forwarded-for]
+    #[arg(long, help_heading = HEADING, value_name = "NAME", requires = "access_log")]
+    pub(crate) trusted_header: Option<HeaderName>,
     /// Prefix length, in bits, of an IPv6 client's key
     #[arg(long, help_heading = HEADING, value_name = "BITS", requires = "access_log", default_value = "64",
           value_parser = clap::value_parser!(u8).range(0..=128))]
@@ -51,7 +51,7 @@ impl Default for LogOptions {
             log_format: None,
             key: CLIENT.to_owned(),
             trusted_proxies: None,
-            trusted_header: X_FORWARDED_FOR,
+            trusted_header: None,
             ipv6_prefix: 64,
             ipv4_prefix: 32,
         }
@@ -86,15 +86,21 @@ impl LogKey {
         } else {
             name.clone()
         };
-        if name != CLIENT && trusted.is_some() {
+        let unused = [
+            ("--trusted-proxies", trusted.is_some()),
+            ("--trusted-header", options.trusted_header.is_some()),
+            ("--ipv6-prefix", options.ipv6_prefix != 64),
+            ("--ipv4-prefix", options.ipv4_prefix != 32),
+        ];
+        if let Some((option, _)) = unused.into_iter().find(|(_, is_given)| *is_given && name != CLIENT) {
             return Err(CliError::usage(format!(
-                "--trusted-proxies finds the client for --key {CLIENT}, and the key is {name}: leave out one of them"
+                "{option} applies only to --key {CLIENT}, and the key is {name}: leave out one of them"
             )));
         }
         let trusted = trusted.unwrap_or_default();
         let proxies = format!("{trusted},{UNKNOWN_PEER}").parse::<TrustedProxies>();
         let proxies = proxies.map_err(|error| CliError::usage(format!("--trusted-proxies: {error}")))?;
-        let header = options.trusted_header.clone();
+        let header = options.trusted_header.clone().unwrap_or(X_FORWARDED_FOR);
         let client = ClientAddress::behind(proxies.with_header(header.clone()));
         let client = client.ipv6_prefix(options.ipv6_prefix).ipv4_prefix(options.ipv4_prefix);
         let key = Self { name, field, client, header, has_proxies: !trusted.trim().is_empty() };
@@ -102,6 +108,12 @@ impl LogKey {
         let header = key.header_field();
         let has_field = format.has(key.field.strip_prefix('$').unwrap_or(&key.field));
         let has_header = key.field == CLIENT && (format.has(&header) || format.has(ALL_FORWARDED));
+        if let Some(name) = options.trusted_header.as_ref().filter(|_| has_field && !key.has_proxies) {
+            return Err(CliError::usage(format!(
+                "--trusted-header {name} is not read without --trusted-proxies, because the log has the address of the peer: \
+                 add --trusted-proxies with the networks of your proxies"
+            )));
+        }
         if has_field && key.has_proxies && !has_header {
             return Err(CliError::usage(format!(
                 "--trusted-proxies needs the header that the proxies write, and the log format has no ${header}: add it to \

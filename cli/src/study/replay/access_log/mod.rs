@@ -8,7 +8,8 @@ mod servers;
 #[cfg(test)]
 mod tests;
 
-pub use format::{LogFormat, LogLine, UnreadableLine};
+pub use format::{LogFormat, LogLine};
 
+pub(in crate::study::replay) use format::of_known_format;
 pub(in crate::study::replay) use key::LogKey;
 pub(crate) use key::LogOptions;

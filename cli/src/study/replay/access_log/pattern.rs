@@ -7,6 +7,7 @@ use jiff::fmt::strtime;
 
 use crate::study::replay::access_log::address::{ALL_FORWARDED, address};
 use crate::study::replay::events::YEARS;
+use crate::text::shortened;
 
 /// Names and values.
 pub(super) type Fields<'a> = Vec<(&'a str, Cow<'a, str>)>;
@@ -98,24 +99,16 @@ impl Pattern {
         self.pieces.iter().filter_map(Piece::field)
     }
 
-    /// Whether the line agrees with the format up to its time or beyond, or from a field before the client's address to its end.
-    pub(super) fn reads_part(&self, line: &str) -> bool {
-        let time = self.fields().take_while(|field| !matches!(field.kind, Kind::Time(_))).count();
-        let is_address = |piece: &Piece| piece.field().is_some_and(|field| field.kind == Kind::Address);
-        let client = self.pieces.iter().position(is_address).unwrap_or_default();
-        self.divide(line).map_or_else(|(place, _)| place > time, |_| true)
-            || (1..=client).any(|first| self.divide_from(first, line).is_ok())
+    /// Whether a line may have been cut, as at a rotation of the file, if it has the format up to this field: it has its time.
+    pub(super) fn may_be_cut_at(&self, place: usize) -> bool {
+        self.fields().take(place).any(|field| matches!(field.kind, Kind::Time(_)))
     }
 
     /// Divides a line. Returns its time, and its fields.
     pub(super) fn divide<'a>(&'a self, line: &'a str) -> Result<(i64, Fields<'a>), Mismatch> {
-        self.divide_from(0, line)
-    }
-
-    fn divide_from<'a>(&'a self, first: usize, line: &'a str) -> Result<(i64, Fields<'a>), Mismatch> {
         let mut fields = Fields::new();
         let (mut at, mut rest, mut last) = (0, line, "the beginning of the line");
-        for (place, piece) in self.pieces.iter().enumerate().skip(first) {
+        for (place, piece) in self.pieces.iter().enumerate() {
             let mismatch = |reason| (fields.len(), reason);
             let next = self.pieces.get(place + 1);
             match piece {
@@ -136,7 +129,7 @@ impl Pattern {
         if rest.is_empty() || (self.goes_on && rest.starts_with(' ')) {
             return Ok((at, fields));
         }
-        Err((fields.len(), format!("after {last}, the line goes on: \"{}\"", shortened(rest))))
+        Err((fields.len(), format!("after {last}, the line goes on: \"{}\"", shortened(rest, SHOWN))))
     }
 
     /// The value at the beginning of `rest`, and what follows it. `next`: the text that ends it.
@@ -154,7 +147,7 @@ impl Pattern {
             Some(Piece::Literal(next)) => end_before(rest, next, field).ok_or_else(|| {
                 let missing = format!("after {name}, {} is missing", name_of(next));
                 let is_shown = field.kind == Kind::Address && !rest.is_empty();
-                if is_shown { format!("in \"{}\", {missing}", shortened(rest)) } else { missing }
+                if is_shown { format!("in \"{}\", {missing}", shortened(rest, SHOWN)) } else { missing }
             })?,
             _ if self.goes_on => rest.find(' ').unwrap_or(rest.len()),
             _ => rest.len(),
@@ -169,13 +162,15 @@ fn end_before(rest: &str, next: &str, field: &Field) -> Option<usize> {
     let inside =
         if let Kind::Time(TimeForm::Strftime(format)) = &field.kind { format.matches(next).count() } else { 0 };
     let is_header = field.name.starts_with("http_") || field.name == ALL_FORWARDED;
-    let ends = rest.match_indices(next).map(|(end, _)| end);
+    // The colons of an IPv6 address are within brackets.
+    let first = if field.kind == Kind::Host && rest.starts_with('[') { rest.find(']').unwrap_or_default() } else { 0 };
+    let ends = rest.match_indices(next).map(|(end, _)| end).filter(|end| *end >= first);
     ends.filter(|end| !is_header || !rest[..*end].ends_with(',')).nth(inside)
 }
 
 /// Checks the value of a field. Returns the time if this is one.
 fn check(field: &Field, value: &str) -> Result<Option<i64>, String> {
-    let (name, shown) = (&field.name, shortened(value));
+    let (name, shown) = (&field.name, shortened(value, SHOWN));
     let refused = |reason: String| Err(format!("\"{shown}\" {reason}"));
     match &field.kind {
         Kind::Time(form) => match form.micros(value) {
@@ -205,10 +200,8 @@ fn name_of(literal: &str) -> String {
     if literal == " " { "a blank".to_owned() } else { format!("'{literal}'") }
 }
 
-/// The beginning of a text, for messages.
-fn shortened(text: &str) -> &str {
-    text.char_indices().nth(60).map_or(text, |(end, _)| &text[..end])
-}
+/// The most columns of a text in messages.
+const SHOWN: usize = 60;
 
 /// Returns the text before a quote, and the text from that quote on, if there is one. `\"` and `\\` are unescaped to a quote
 /// and a backslash; other escapes are kept, because their bytes may not be text.

@@ -127,29 +127,19 @@ fn directive_field(letter: char, argument: &str) -> Result<Field, String> {
     Ok(Field { name, kind })
 }
 
+/// The directives that write the same as a variable of nginx.
+const VARIABLES: &str = "a remote_addr A server_addr b body_bytes_sent B body_bytes_sent O bytes_sent I request_length \
+                         T request_time H server_protocol l remote_logname m request_method p server_port P pid \
+                         q query_string r request s status u remote_user U uri v host V host";
+
 /// The field of a directive that writes the same as a variable of nginx.
 fn as_variable(letter: char, argument: &str) -> Option<Field> {
-    Some(variable_field(match (letter, argument) {
-        ('a', "c") => "realip_remote_addr",
-        ('a', _) => "remote_addr",
-        ('A', _) => "server_addr",
-        ('b' | 'B', _) => "body_bytes_sent",
-        ('O', _) => "bytes_sent",
-        ('I', _) => "request_length",
-        ('T', _) => "request_time",
-        ('H', _) => "server_protocol",
-        ('l', _) => "remote_logname",
-        ('m', _) => "request_method",
-        ('p', _) => "server_port",
-        ('P', _) => "pid",
-        ('q', _) => "query_string",
-        ('r', _) => "request",
-        ('s', _) => "status",
-        ('u', _) => "remote_user",
-        ('U', _) => "uri",
-        ('v' | 'V', _) => "host",
-        _ => return None,
-    }))
+    if (letter, argument) == ('a', "c") {
+        return Some(variable_field("realip_remote_addr"));
+    }
+    let mut words = VARIABLES.split(' ');
+    words.find(|word| word.chars().eq([letter]))?;
+    words.next().map(variable_field)
 }
 
 /// `%t`, and `%{format}t`.

@@ -1,0 +1,172 @@
+//! The formats of access logs: what is read of a line, and what the reason for an unreadable line names.
+
+use pg_limiter_cli::LogFormat;
+
+const AT: i64 = 1_431_857_103_000_000;
+const COMBINED: &str =
+    r#"2001:db8::7 - anna lee [17/May/2015:12:05:03 +0200] "GET /a%20b?q=1 HTTP/1.1" 200 512 "-" "say \"hi\" \\ \x41""#;
+const COMMON: &str = r#"203.0.113.1 - - [17/May/2015:10:05:03 +0000] "GET /a HTTP/1.1" 200 512"#;
+
+fn format(text: &str) -> LogFormat {
+    if text.is_empty() { LogFormat::default() } else { text.parse().expect(text) }
+}
+
+/// The reason with its hint.
+fn reason(format: &LogFormat, line: &str) -> String {
+    format.parse(line).expect_err(line).to_string()
+}
+
+#[test]
+fn the_usual_formats_are_parsed() {
+    let combined = [
+        ("remote_addr", Some("2001:db8::7")),
+        ("path", Some("/a%20b")),
+        ("uri", Some("/a%20b?q=1")),
+        ("user", Some("anna lee")),
+        ("method", Some("GET")),
+        ("status", Some("200")),
+        ("user_agent", Some(r#"say "hi" \ \x41"#)),
+        ("referer", Some("")),
+        ("host", None),
+    ];
+    let common = [("user", Some("")), ("path", Some("")), ("method", Some("")), ("user_agent", None)];
+    let cut = format!("{COMMON} \"-\" \"Mozilla/5.0 (cut");
+    let more = r#"1.2.3.4 - - [17/May/2015:10:05:03 +0000] "\x16\x03" 400 1 "-" "-" rt=0.1 "x""#;
+    for (formats, line, fields) in [
+        (&["", "combined"][..], COMBINED, &combined[..]),
+        (&["", "common"], r#"127.0.0.1 - - [17/May/2015:10:05:03 +0000] "-" 408 -"#, &common),
+        (&[""], &cut, &[("user_agent", Some("Mozilla/5.0 (cut"))]),
+        (&["", "combined", "common"], more, &[("path", Some(r"\x16\x03"))]),
+    ] {
+        for format in formats.iter().map(|text| format(text)) {
+            let read = format.parse(line).unwrap_or_else(|unreadable| panic!("{}: {line}", unreadable.reason));
+            assert_eq!(read.at_micros(), AT, "{line}");
+            for (name, value) in fields {
+                assert_eq!(read.field(name).as_deref(), *value, "{name} of {line}");
+            }
+        }
+    }
+}
+
+#[test]
+fn a_line_of_another_format_names_the_option_that_reads_it() {
+    let iso = "2015-05-17T10:05:04.123456789Z";
+    let from = |client: &str| COMMON.replacen("203.0.113.1", client, 1);
+    let of_docker = r#"{"log":"203.0.113.1 - -\n","stream":"stdout","time":"2015-05-17T10:05:04.123456789Z"}"#;
+    for (given, line, shown, option) in [
+        ("", format!("example.com {COMMON} \"-\" \"x\""), "\"example.com\" is no address", "--log-format vhost"),
+        ("", of_docker.to_owned(), "is no address", "`jq -j .log FILE`"),
+        ("", format!("web_1 | {COMMON}"), "\"web_1\" is no address", "--log-format compose"),
+        ("", format!("\u{1b}[36mweb-1  | \u{1b}[0m{COMMON}"), "is no address", "--log-format compose"),
+        ("", format!("[2001:db8::1]:80 {COMMON}"), "several fields", "--log-format vhost"),
+        ("", r#"{"when": 1431857103, "from": "203.0.113.1"}"#.to_owned(), "", "as in --log-format json:time=FIELD"),
+        ("", r#"web-1 | {"when": 1431857103}"#.to_owned(), "", "as in --log-format compose:json:time=FIELD"),
+        ("", format!("{iso} stdout F {COMMON}"), "is no address", "--log-format cri"),
+        ("", format!("{iso} example.com:80 {COMMON}"), "is no address", "--log-format docker:vhost"),
+        (
+            "",
+            format!("Dec 16 00:00:00 host nginx: unknown, {COMMON}"),
+            "is no address",
+            "--log-format 'syslog:$http_x_forwarded_for - ",
+        ),
+        ("", from("203.0.113.1,10.0.0.1"), "\"203.0.113.1,10.0.0.1\" is no address", "--trusted-proxies "),
+        ("", format!("198.51 {COMMON}"), "\"198.51\" is no address", "give the format string of the server"),
+        ("", from("unix:"), "\"unix:\" is no address", "give the format string of the server with --log-format"),
+        ("", from("203.0.113.1, 10.0.0.1"), "\"203.0.113.1,\" is no address", "--log-format '$http_x_forwarded_for - "),
+        ("", r#"{"time": 1431857103, "remote_addr": "203.0.113.1"}"#.to_owned(), "is no address", "--log-format json"),
+        ("vhost", COMBINED.to_owned(), "", "--log-format combined"),
+        ("vhost", COMMON.to_owned(), "", "--log-format common"),
+        ("json", COMMON.to_owned(), "not a JSON object", "--log-format common"),
+        ("docker", COMMON.to_owned(), "it does not begin with a time", "--log-format common"),
+    ] {
+        let reason = reason(&format(given), &line);
+        assert!(reason.contains(shown) && reason.contains(option), "{reason}");
+    }
+}
+
+#[test]
+fn errors_name_the_invalid_part_of_the_line() {
+    for (line, expected) in [
+        ("", "after remote_addr, a blank is missing"),
+        ("hello", "after remote_addr, a blank is missing"),
+        (
+            "hello - - world",
+            "is no address, as remote_addr must be; give the format string of the server with --log-format",
+        ),
+        (
+            "10.0.0.1 203.0.113.1 - - [17/May/2015:10:05:03 +0000] \"-\" 200 1",
+            "\"- -\" is several fields, and not only remote_user",
+        ),
+        ("::1 - - world", "after remote_user, ' [' is missing"),
+        ("1.2.3.4 - - [yesterday] \"-\" 200 1", "\"yesterday\" is not a time like 17/May/2015:10:05:03 +0000"),
+        ("1.2.3.4 - - [17/May/2015:10:05:03 +0000] \"GET / HTTP/1.1", "the closing quote of request is missing"),
+        ("1.2.3.4 - - [17/May/2015:10:05:03 +0000] \"-\" abc 1", "\"abc\" is no number for status"),
+        ("1.2.3.4 - - [17/May/2015:10:05:03 +0000] \"-\" 200", "after status, a blank is missing"),
+        ("1.2.3.4 - - [17/May/2015:10:05:03 +0000] \"-\" 200 x", "\"x\" is no number for body_bytes_sent"),
+    ] {
+        let reason = reason(&format(""), line);
+        assert!(reason.ends_with(expected), "{reason}: {line}");
+    }
+    for line in ["", " ", "|", "203.0.113.1 - - [17/May/2015:10:05:03 +0000] \"GET /a|b HTTP/1.1\" 200 1"] {
+        for collector in ["syslog", "docker", "compose", "cri"] {
+            assert!(reason(&format(collector), line).contains("it does not begin "), "{collector}: {line}");
+        }
+    }
+    for (line, expected) in [
+        (
+            r#"{"time": "2015-05-17T10:05:03Z", "remote"#,
+            "it begins with { and is no JSON: EOF while parsing a string (column 40)",
+        ),
+        (r#"{"request": "GET /\x22"}"#, "it begins with { and is no JSON: invalid escape (column 20)"),
+        ("{203.0.113.1}", "it begins with { and is no JSON: key must be a string (column 2)"),
+    ] {
+        assert!(reason(&format(""), line).ends_with(expected), "{}", reason(&format(""), line));
+    }
+    let own = format("{\"t\":\"$time_iso8601\",\"ip\":\"$remote_addr\"}");
+    assert!(reason(&own, "{\"t\":\"noon\",").contains("\"noon\" is not a time"), "the closest field");
+    for (line, expected) in [
+        ("[]", "not a JSON object"),
+        ("{\"a\": 1", "not a JSON object"),
+        ("{}", "no field has the time"),
+        (r#"{"time": "noon"}"#, "\"noon\" is not a time"),
+    ] {
+        let reason = reason(&format("json"), line);
+        assert!(reason.contains(expected) && !reason.contains("the line is JSON"), "{reason}: {line}");
+    }
+}
+
+#[test]
+fn a_format_that_cannot_divide_lines_is_rejected() {
+    for (text, reason) in [
+        ("", "is no format; use common, combined"),
+        ("nginx", "is no format; use common, combined"),
+        ("syslog:docker:json", "two collectors"),
+        ("$remote_addr $status", "it has no time"),
+        ("$time_local $msec", "several times"),
+        ("$remote_addr$status $time_local", "nothing is between the fields remote_addr and status"),
+        ("$ $time_local", "no name of a variable"),
+        ("$- $time_local", "no name of a variable"),
+        ("$time_local ${status", "no name of a variable"),
+        ("$time_local a$ b", "no name of a variable"),
+        ("%h %Z %t", "%Z is unknown"),
+        ("%t %{Referer", "is no directive"),
+        ("%h %{soon}t", "no format of a time"),
+        ("json:when=ts", "\"when\" is none of the names time, "),
+        ("json:time", "is not NAME=FIELD"),
+    ] {
+        let error = text.parse::<LogFormat>().expect_err(text);
+        assert!(error.contains(reason), "{text}: {error}");
+    }
+}
+
+#[test]
+fn no_part_of_a_line_panics() {
+    let text = COMBINED.replace("hi", "hé\u{1f600}");
+    let formats = ["", "vhost", "syslog", "docker", "compose", "cri", "json", "%h %l %u %t \"%r\" %>s %b"].map(format);
+    for (end, _) in text.char_indices() {
+        for format in &formats {
+            let _ = format.parse(&text[..end]);
+            let _ = format.parse(&text[end..]);
+        }
+    }
+}
