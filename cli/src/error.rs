@@ -38,6 +38,11 @@ impl CliError {
         Self::Failed(message.to_string())
     }
 
+    /// The error for an option that does nothing without `other`, beside the option `given`.
+    pub(super) fn only_with(option: &str, other: &str, given: &str) -> Self {
+        Self::Usage(format!("{option} applies only to {other}, not to {given}: leave it out, or use {other}"))
+    }
+
     /// The error of a statement that reads these tables. If the role lacks a privilege, it names all that reading needs.
     pub(super) fn refused(error: Error, schema: &Schema, tables: &[&str]) -> Self {
         let source = match &error {

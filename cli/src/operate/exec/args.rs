@@ -43,14 +43,14 @@ pub(crate) struct ExecArgs {
     #[arg(long, value_name = "LENGTH", value_parser = parse_every, conflicts_with_all = ["limits", "slots", "count"])]
     pub(super) once_every: Option<Every>,
     /// Time zone in which the windows begin, such as Europe/Berlin [default: UTC]
-    #[arg(long, value_name = "ZONE", requires = "once_every", conflicts_with_all = ["limits", "slots"])]
+    #[arg(long, value_name = "ZONE")]
     pub(super) zone: Option<String>,
     /// Local date and time at which a window begins, such as "2026-01-01 12:00" [default: midnight]
-    #[arg(long, value_name = "TIME", requires = "once_every", conflicts_with_all = ["limits", "slots"])]
+    #[arg(long, value_name = "TIME")]
     pub(super) anchor: Option<String>,
-    /// How often the command may be started in a window, until it succeeds
-    #[arg(long, value_name = "COUNT", requires = "once_every", default_value = "3", value_parser = clap::value_parser!(u32).range(1..))]
-    pub(super) attempts: u32,
+    /// How often the command may be started in a window, until it succeeds [default: 3]
+    #[arg(long, value_name = "COUNT", value_parser = clap::value_parser!(u32).range(1..))]
+    attempts: Option<u32>,
     /// The time after which the slots are free if this process dies; it renews them three times in that time
     #[arg(long, value_name = "LENGTH", default_value = "30s", value_parser = parse_length)]
     pub(super) lease: Duration,
@@ -87,7 +87,32 @@ impl ExecArgs {
         ["run", "attempts"].map(|which| format!("{}.{which}", self.name))
     }
 
+    /// How often the command may be started in a window.
+    pub(super) fn attempts(&self) -> u32 {
+        self.attempts.unwrap_or(3)
+    }
+
+    /// An option that is given and applies only to `--once-every`. Not left to `requires`, which lets an option pass beside one that
+    /// excludes the required one, as `--slots` does.
+    fn of_once_every(&self) -> Option<String> {
+        let of_once = |(failure, _): &&(Failure, u8)| matches!(failure, Failure::Done | Failure::Attempts);
+        let exit_code = self.exit_code.iter().find(of_once);
+        let options = [
+            self.zone.as_ref().map(|_| "--zone".to_owned()),
+            self.anchor.as_ref().map(|_| "--anchor".to_owned()),
+            self.attempts.map(|_| "--attempts".to_owned()),
+            exit_code.map(|(failure, code)| format!("--exit-code {}={code}", failure.name())),
+        ];
+        options.into_iter().flatten().next()
+    }
+
     pub(super) fn limits(&self) -> Result<Limits, CliError> {
+        if self.once_every.is_none()
+            && let Some(option) = self.of_once_every()
+        {
+            let given = if self.limits.is_some() { "--limits" } else { "--slots" };
+            return Err(CliError::only_with(&option, "--once-every", given));
+        }
         if let Some(Every::Length(length)) = self.once_every
             && (self.zone.is_some() || self.anchor.is_some())
         {
@@ -112,7 +137,7 @@ impl ExecArgs {
             }
         };
         let [run, attempts] = self.names();
-        let define = || limits.define(&run, window(1)?)?.define(&attempts, window(self.attempts)?);
+        let define = || limits.define(&run, window(1)?)?.define(&attempts, window(self.attempts())?);
         define().map_err(CliError::usage)
     }
 
@@ -154,6 +179,12 @@ pub(crate) enum Failure {
     Attempts = 122,
 }
 
+impl Failure {
+    fn name(self) -> String {
+        self.to_possible_value().map(|value| value.get_name().to_owned()).unwrap_or_default()
+    }
+}
+
 pub(super) enum Outcome {
     /// The exit code of the command, or for a signal that came before it was started.
     Code(u8),
@@ -184,8 +215,7 @@ impl Outcome {
 pub(super) fn parse_exit_code(text: &str) -> Result<(Failure, u8), String> {
     let (name, code) = text.split_once('=').ok_or("write OUTCOME=CODE, such as no-slot=0")?;
     let failure = Failure::from_str(name, false).map_err(|_| {
-        let values = Failure::value_variants().iter().filter_map(ValueEnum::to_possible_value);
-        let names: Vec<_> = values.map(|value| value.get_name().to_owned()).collect();
+        let names: Vec<_> = Failure::value_variants().iter().map(|failure| failure.name()).collect();
         format!("there is no outcome {name:?}: use one of {}", names.join(", "))
     })?;
     let code = code.parse().map_err(|_| format!("{code:?} is no exit code: use 0 to 255"))?;
