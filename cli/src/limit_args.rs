@@ -130,7 +130,7 @@ impl LimitArgs {
     pub(super) async fn limits(self, name: &str, database: &Database) -> Result<Limits, CliError> {
         match &self.limits {
             Some(path) => input::read_limits(path),
-            None if self.means_stored() => {
+            None if self.means_stored() && database.is_named() => {
                 let stored = database.stored_limits().await?;
                 if stored.get(name).is_none() {
                     return Err(not_stored(name, &stored));

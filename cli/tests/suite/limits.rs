@@ -72,6 +72,7 @@ async fn commands_use_the_stored_limits() {
             .refuses(2, &["no limit \"nope\"", "and no other", "--limits FILE", "--rate"]);
     }
     tool("limits show --history nope").refuses(3, &["\"nope\" has never been stored", "no limit is stored"]);
+    run(None, &["limit", "nope"], "").refuses(2, &["no limit given: use --limits FILE"]);
     database.execute("SELECT rate_limit.define('api', 'token_bucket', 1, '1 day', capacity => 2)").await;
     tool("limit nope u1").refuses(2, &["no stored limit has the name \"nope\"", "the only stored limit is \"api\""]);
     database.execute("SELECT rate_limit.define('b\"\n', 'gate')").await;

@@ -77,6 +77,8 @@ async fn every_page_shows_what_the_database_has() {
             "{path}: {code} {page}"
         );
     }
+    let page = ui.get("/limit").await.1;
+    assert!(page.contains("the link is invalid: missing field") && !page.contains("deserialize"), "{page}");
     assert_eq!(ui.post("/what-if", &[], &[]).await.0, 400);
     assert!(ui.page_with("/limits", "Nothing was taken in").await.contains("since pg-limiter began to watch"));
     let (code, _) = ui.interrupt();

@@ -136,7 +136,11 @@ pub(super) async fn frame(State(app): Shared, request: Request, next: Next) -> R
         return framed(&app, "/", PageError(status, text));
     }
     let text = match to_bytes(response.into_body(), 1000).await {
-        Ok(bytes) if !bytes.is_empty() => shown(&String::from_utf8_lossy(&bytes), 200),
+        Ok(bytes) if !bytes.is_empty() => {
+            let text =
+                String::from_utf8_lossy(&bytes).replace("Failed to deserialize query string", "the link is invalid");
+            shown(&text.replace("Failed to deserialize form body", "the form is invalid"), 200)
+        }
         _ if status == StatusCode::METHOD_NOT_ALLOWED => "use the forms of the pages".to_owned(),
         _ => status.to_string(),
     };
