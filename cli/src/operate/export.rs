@@ -21,8 +21,8 @@ use crate::{input, json};
 use pg_limiter::{CallAt, Error, Item, Op, Schema, TransactionLimiter};
 
 pub(crate) async fn run(args: ExportArgs, database: Database) -> Result<ExitCode, CliError> {
-    if args.no_formulas && args.format != Format::Csv {
-        return Err(CliError::only_with("--no-formulas", "--format csv", "--format json"));
+    if args.format != Format::Csv {
+        CliError::refuse_without("--format csv", "--format json", &[("--no-formulas", args.no_formulas)])?;
     }
     let limits = args.limits.as_deref().map(input::read_limits).transpose()?;
     let running = database.named()?;

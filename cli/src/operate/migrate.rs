@@ -46,11 +46,8 @@ pub(crate) struct MigrateArgs {
 
 pub(crate) async fn run(args: MigrateArgs, database: Database) -> Result<ExitCode, CliError> {
     if !args.print {
-        // Not left to `requires`, which lets these options pass beside an option that excludes --print, such as --check.
         let options = [("--from", args.from.is_some()), ("--functions", args.functions)];
-        if let Some((option, _)) = options.iter().find(|(_, is_given)| *is_given) {
-            return Err(CliError::only_with(option, "--print", "other runs of migrate"));
-        }
+        CliError::refuse_without("--print", "other runs of migrate", &options)?;
     }
     let parts = if args.without_queue { &[Part::Core] } else { Part::ALL };
     if args.print {

@@ -216,8 +216,9 @@ async fn options_of_a_window_are_checked() {
             ["--exit-code", "done=0"],
             ["--exit-code", "attempts=0"],
         ] {
-            let refused = format!("{} applies only to --once-every, not to {}: ", option[0], slots[0]);
-            let refused = refused.replace("--exit-code", &format!("--exit-code {}", option[1]));
+            let option_or_outcome = option.join(" ").replace("=0", "");
+            let named = if option[0] == "--exit-code" { &*option_or_outcome } else { option[0] };
+            let refused = format!("{named} applies only to --once-every, not to {}: ", slots[0]);
             run(&[slots, option].concat()).refuses(2, &[&refused]);
         }
     }

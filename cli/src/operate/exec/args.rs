@@ -92,26 +92,18 @@ impl ExecArgs {
         self.attempts.unwrap_or(3)
     }
 
-    /// An option that is given and applies only to `--once-every`. Not left to `requires`, which lets an option pass beside one that
-    /// excludes the required one, as `--slots` does.
-    fn of_once_every(&self) -> Option<String> {
-        let of_once = |(failure, _): &&(Failure, u8)| matches!(failure, Failure::Done | Failure::Attempts);
-        let exit_code = self.exit_code.iter().find(of_once);
-        let options = [
-            self.zone.as_ref().map(|_| "--zone".to_owned()),
-            self.anchor.as_ref().map(|_| "--anchor".to_owned()),
-            self.attempts.map(|_| "--attempts".to_owned()),
-            exit_code.map(|(failure, code)| format!("--exit-code {}={code}", failure.name())),
-        ];
-        options.into_iter().flatten().next()
-    }
-
     pub(super) fn limits(&self) -> Result<Limits, CliError> {
-        if self.once_every.is_none()
-            && let Some(option) = self.of_once_every()
-        {
+        if self.once_every.is_none() {
+            let has_code = |of| self.exit_code.iter().any(|(failure, _)| *failure == of);
+            let options = [
+                ("--zone", self.zone.is_some()),
+                ("--anchor", self.anchor.is_some()),
+                ("--attempts", self.attempts.is_some()),
+                ("--exit-code done", has_code(Failure::Done)),
+                ("--exit-code attempts", has_code(Failure::Attempts)),
+            ];
             let given = if self.limits.is_some() { "--limits" } else { "--slots" };
-            return Err(CliError::only_with(&option, "--once-every", given));
+            CliError::refuse_without("--once-every", given, &options)?;
         }
         if let Some(Every::Length(length)) = self.once_every
             && (self.zone.is_some() || self.anchor.is_some())
@@ -179,12 +171,6 @@ pub(crate) enum Failure {
     Attempts = 122,
 }
 
-impl Failure {
-    fn name(self) -> String {
-        self.to_possible_value().map(|value| value.get_name().to_owned()).unwrap_or_default()
-    }
-}
-
 pub(super) enum Outcome {
     /// The exit code of the command, or for a signal that came before it was started.
     Code(u8),
@@ -215,7 +201,8 @@ impl Outcome {
 pub(super) fn parse_exit_code(text: &str) -> Result<(Failure, u8), String> {
     let (name, code) = text.split_once('=').ok_or("write OUTCOME=CODE, such as no-slot=0")?;
     let failure = Failure::from_str(name, false).map_err(|_| {
-        let names: Vec<_> = Failure::value_variants().iter().map(|failure| failure.name()).collect();
+        let values = Failure::value_variants().iter().filter_map(ValueEnum::to_possible_value);
+        let names: Vec<_> = values.map(|value| value.get_name().to_owned()).collect();
         format!("there is no outcome {name:?}: use one of {}", names.join(", "))
     })?;
     let code = code.parse().map_err(|_| format!("{code:?} is no exit code: use 0 to 255"))?;
