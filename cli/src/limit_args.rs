@@ -67,8 +67,8 @@ const HEADING: &str = "The limit";
 /// The options that define a limit.
 const INLINE: &str = "kind rate period every zone anchor capacity max_reserved start resolution shards lease";
 const NO_LIMIT: &str = "no limit given";
-const REMEDY: &str = "use --limits FILE, or --rate and --period; for a concurrency limit, --capacity and --lease; or store the limit \
-                      in the database, with `pg-limiter limits apply`";
+const REMEDY: &str = "use --limits FILE, or --rate and --period; for a concurrency limit, --capacity and --lease; or store the \
+                      limit in the database, with `pg-limiter limits apply`";
 
 fn no_limit() -> CliError {
     CliError::usage(format!("{NO_LIMIT}: {REMEDY}"))
@@ -80,7 +80,7 @@ fn not_stored(name: &str, stored: &Limits) -> CliError {
     CliError::usage(match stored.iter().next() {
         None => format!("{NO_LIMIT}, and the database stores no limit \"{name}\" and no other: {REMEDY}"),
         Some(_) => {
-            format!("no stored limit has the name \"{name}\"; {}: name one of them, or {REMEDY}", stored_names(stored))
+            format!("no stored limit has the name \"{name}\"; {}: correct the name, or {REMEDY}", stored_names(stored))
         }
     })
 }
