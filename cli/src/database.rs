@@ -75,6 +75,11 @@ impl Database {
         result
     }
 
+    /// Whether a database is named, by an argument or by the environment.
+    pub(super) const fn is_named(&self) -> bool {
+        self.options.is_some()
+    }
+
     /// The limits that are stored in the named database. A private server has none.
     pub(super) async fn stored_limits(&self) -> Result<Limits, CliError> {
         let Some(options) = &self.options else { return Ok(Limits::new()) };

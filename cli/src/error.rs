@@ -38,6 +38,13 @@ impl CliError {
         Self::Failed(message.to_string())
     }
 
+    /// Refuses the options that are given and do nothing without `other`, beside `given`. clap's `requires` lets an option pass
+    /// beside one that excludes the required one.
+    pub(super) fn refuse_without(other: &str, given: &str, options: &[(&str, bool)]) -> Result<(), Self> {
+        let Some((option, _)) = options.iter().find(|(_, is_given)| *is_given) else { return Ok(()) };
+        Err(Self::Usage(format!("{option} applies only to {other}, not to {given}: leave it out, or use {other}")))
+    }
+
     /// The error of a statement that reads these tables. If the role lacks a privilege, it names all that reading needs.
     pub(super) fn refused(error: Error, schema: &Schema, tables: &[&str]) -> Self {
         let source = match &error {

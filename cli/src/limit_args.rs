@@ -4,11 +4,12 @@ use std::path::{Path, PathBuf};
 
 use clap::Args;
 use serde::Serialize;
-use serde_json::{Value, json};
+use serde_json::{Map, Value, json};
 
 use crate::database::Database;
 use crate::error::CliError;
 use crate::input;
+use crate::text::{escaped, quoted};
 use pg_limiter::{Kind, Limit, Limits};
 
 #[derive(Args, Debug, Serialize)]
@@ -65,8 +66,39 @@ pub(super) struct LimitArgs {
 const HEADING: &str = "The limit";
 /// The options that define a limit.
 const INLINE: &str = "kind rate period every zone anchor capacity max_reserved start resolution shards lease";
-const NO_LIMIT: &str = "no limit given: use --limits FILE, or --rate and --period; for a concurrency limit, --capacity and \
-                        --lease; or store the limit in the database, with `pg-limiter limits apply`";
+const NO_LIMIT: &str = "no limit given";
+const REMEDY: &str = "use --limits FILE, or --rate and --period; for a concurrency limit, --capacity and --lease; or store the \
+                      limit in the database, with `pg-limiter limits apply`";
+
+fn no_limit() -> CliError {
+    CliError::usage(format!("{NO_LIMIT}: {REMEDY}"))
+}
+
+/// The error for a name that no stored limit has.
+fn not_stored(name: &str, stored: &Limits) -> CliError {
+    let name = escaped(name);
+    CliError::usage(match stored.iter().next() {
+        None => format!("{NO_LIMIT}, and the database stores no limit \"{name}\" and no other: {REMEDY}"),
+        Some(_) => {
+            format!("no stored limit has the name \"{name}\"; {}: correct the name, or {REMEDY}", stored_names(stored))
+        }
+    })
+}
+
+/// The most names of limits that a message lists.
+const LISTED: usize = 20;
+
+/// The names of the stored limits, for messages.
+pub(crate) fn stored_names(stored: &Limits) -> String {
+    let names: Vec<&str> = stored.iter().map(|(name, _)| name).collect();
+    let more = names.len().saturating_sub(LISTED);
+    let more = if more > 0 { format!(" and {more} more") } else { String::new() };
+    match names.len() {
+        0 => "no limit is stored".to_owned(),
+        1 => format!("the only stored limit is {}", quoted(names)),
+        _ => format!("the stored limits are {}{more}", quoted(&names[..names.len().min(LISTED)])),
+    }
+}
 
 /// Limits, and where they are from, for messages.
 pub(super) struct Sourced {
@@ -90,7 +122,7 @@ impl Sourced {
 impl LimitArgs {
     /// Whether the options name no limit, so that the stored limits are meant.
     pub(super) fn means_stored(&self) -> bool {
-        self.limits.is_none() && self.kind.is_none() && !self.is_inline()
+        self.limits.is_none() && self.given().is_empty()
     }
 
     /// The limits of the file, the inline limit under `name`, or else the stored limit of this name. A file may lack `name`: then
@@ -98,14 +130,14 @@ impl LimitArgs {
     pub(super) async fn limits(self, name: &str, database: &Database) -> Result<Limits, CliError> {
         match &self.limits {
             Some(path) => input::read_limits(path),
-            None if self.means_stored() => {
+            None if self.means_stored() && database.is_named() => {
                 let stored = database.stored_limits().await?;
                 if stored.get(name).is_none() {
-                    return Err(CliError::usage(NO_LIMIT));
+                    return Err(not_stored(name, &stored));
                 }
                 Ok(stored)
             }
-            None if !self.is_inline() => Err(CliError::usage(NO_LIMIT)),
+            None if !self.is_inline() => Err(no_limit()),
             None => {
                 let limits = Limits::new().define(name, self.inline()?).map_err(CliError::usage)?;
                 input::warn(&limits);
@@ -125,13 +157,23 @@ impl LimitArgs {
             return Err(CliError::usage("a gate cannot be simulated: it takes no tokens; choose another kind"));
         }
         if !self.is_inline() {
-            return Err(CliError::usage(NO_LIMIT));
+            return Err(no_limit());
         }
         if let Some(kind) = self.inline_kind() {
             return Ok(vec![self.read(kind, |_| true)?]);
         }
-        let kinds = kinds.iter().filter(|kind| kind.has_option("every") == self.every.is_some());
-        kinds.map(|kind| self.read(*kind, |option| kind.has_option(option))).collect()
+        let kinds: Vec<Kind> =
+            kinds.iter().copied().filter(|kind| kind.has_option("every") == self.every.is_some()).collect();
+        if let Some((option, _)) =
+            self.given().iter().find(|(option, _)| !kinds.iter().any(|kind| kind.has_option(option)))
+        {
+            let kinds = kinds.iter().map(|kind| kind.as_str()).collect::<Vec<_>>().join(", ");
+            let option = option.replace('_', "-");
+            return Err(CliError::usage(format!(
+                "--{option} applies to none of the kinds that are simulated, {kinds}: leave it out, or choose a kind with --kind"
+            )));
+        }
+        kinds.iter().map(|kind| self.read(*kind, |option| kind.has_option(option))).collect()
     }
 
     fn inline(&self) -> Result<Limit, CliError> {
@@ -148,14 +190,19 @@ impl LimitArgs {
         self.rate.is_some() || matches!(self.inline_kind(), Some(Kind::Gate | Kind::Concurrency))
     }
 
+    /// The options that define a limit and are given, by their names in a limits file.
+    fn given(&self) -> Map<String, Value> {
+        let Value::Object(mut options) = json!(self) else { return Map::new() };
+        options.retain(|_, value| !value.is_null());
+        options
+    }
+
     /// Parses the options as a limits file is parsed, so that the same rules and messages apply.
     fn read(&self, kind: Kind, takes: impl Fn(&str) -> bool) -> Result<Limit, CliError> {
-        let mut fields = json!(self);
-        fields["kind"] = json!(kind);
-        if let Value::Object(fields) = &mut fields {
-            fields.retain(|name, value| !value.is_null() && takes(name));
-        }
-        serde_json::from_value(fields).map_err(CliError::usage)
+        let mut fields = self.given();
+        fields.retain(|name, _| takes(name));
+        fields.insert("kind".to_owned(), json!(kind));
+        serde_json::from_value(fields.into()).map_err(CliError::usage)
     }
 }
 

@@ -35,9 +35,24 @@ pub(super) fn grouped(number: u64) -> String {
     HumanCount(number).to_string()
 }
 
-/// Formats a number of things: `1 row`, `2 rows`.
+/// Formats a number of things: `1 row`, `2,000 rows`.
 pub(super) fn many(number: u64, what: &str) -> String {
-    format!("{number} {what}{}", if number == 1 { "" } else { "s" })
+    format!("{} {}", grouped(number), plural(number, what))
+}
+
+/// The word for so many things: `row`, or `rows`.
+pub(super) fn plural(number: u64, what: &str) -> String {
+    plural_of(number as f64, what)
+}
+
+/// Like [`plural`], for tokens.
+pub(super) fn plural_of(amount: f64, what: &str) -> String {
+    if amount == 1.0 { what.to_owned() } else { format!("{what}s") }
+}
+
+/// Lists names or keys in quotes: `"api", "logins"`.
+pub(super) fn quoted(names: impl IntoIterator<Item = impl AsRef<str>>) -> String {
+    names.into_iter().map(|name| format!("\"{}\"", escaped(name.as_ref()))).collect::<Vec<_>>().join(", ")
 }
 
 /// The percentage that `part` is of `whole`: `12.5`.
@@ -183,6 +198,12 @@ mod tests {
         assert_eq!([tokens(9.0), tokens(-0.0), tokens(0.9999), tokens(-1.5)], ["9", "0", "0.999", "-1.5"]);
         assert_eq!(tokens(8.999_999_999_99), "9");
         assert_eq!([grouped(0), grouped(999), grouped(1000), grouped(1_234_567)], ["0", "999", "1,000", "1,234,567"]);
+    }
+
+    #[test]
+    fn one_thing_has_no_plural() {
+        assert_eq!([0, 1, 2, 1_234].map(|number| many(number, "row")), ["0 rows", "1 row", "2 rows", "1,234 rows"]);
+        assert_eq!([plural(1, "key"), plural(0, "key")], ["key", "keys"]);
     }
 
     #[test]

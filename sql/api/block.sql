@@ -14,7 +14,7 @@ DECLARE
   now bigint;
   bucket rate_limit.rate_limits;
 BEGIN
-  PERFORM rate_limit._rule(name, key, 'token_bucket', 1, '1 microsecond', 0, 0, NULL, NULL, 1);
+  PERFORM rate_limit._require_gate(name, key);
   IF NOT coalesce(duration > '0' AND duration <= '36525 days' AND extract(year FROM duration) = 0
     AND extract(month FROM duration) = 0, false)
   THEN

@@ -6,7 +6,7 @@ AS $function$
 DECLARE
   rest bigint; -- in microseconds
 BEGIN
-  PERFORM rate_limit._rule(name, key, 'token_bucket', 1, '1 microsecond', 0, 0, NULL, NULL, 1);
+  PERFORM rate_limit._require_gate(name, key);
   SELECT r.ts - r.value - greatest(rate_limit._clock(), r.ts) INTO rest
   FROM rate_limit.rate_limits AS r
   WHERE r.name = is_blocked.name AND r.key = is_blocked.key AND r.shard = 0

@@ -64,6 +64,7 @@ const CORE: &[(&str, &str)] = sources![
     "api/redefine"
     "api/release"
     "api/renew"
+    "api/require_gate"
     "api/reset"
     "api/reset_name"
     "api/rule"

@@ -399,6 +399,44 @@ async fn concurrent_blocks_end_with_the_longest() {
     tx.commit().await.expect("commit");
 }
 
+/// The definition shows that a stored limit is no gate, although no key has a row.
+#[tokio::test]
+async fn a_stored_limit_of_another_kind_is_not_blocked() {
+    let database = Database::migrated().await;
+    let month = "'calendar_window', 1000, every => '1 month', zone => 'Europe/Berlin'";
+    let kinds = [
+        ("token_bucket", "'token_bucket', 10, '1 day'"),
+        ("fixed_window", "'fixed_window', 10, '1 day'"),
+        ("sliding_window", "'sliding_window', 10, '1 day'"),
+        ("calendar_window", month),
+        ("concurrency", "'concurrency', capacity => 2"),
+    ];
+    let run = async |sql: &str| sqlx::query(AssertSqlSafe(sql.to_owned())).execute(&database.pool).await.map(|_| ());
+    let limiter = gate::limiter(&database.app, Limits::new(), |_| {});
+    for (kind, options) in kinds {
+        run(&format!("SELECT rate_limit.define('{kind}', {options})")).await.expect("a definition");
+        for call in ["block('{}', 'k', '1 hour')", "is_blocked('{}', 'k')", "unblock('{}', 'k')"] {
+            let call = call.replace("{}", kind);
+            let error = run(&format!("SELECT rate_limit.{call}")).await.expect_err("it is no gate");
+            let error = error.as_database_error().expect("of the database");
+            let expected = format!("not_a_gate: the limit \"{kind}\" is a {kind}, not a gate, so it cannot be blocked");
+            assert_eq!((error.code().as_deref(), error.message()), (Some("22023"), &*expected), "{call}");
+        }
+        let error = limiter.block(Item::new((kind, Limit::gate()), "k"), HOUR).await.expect_err("it is no gate");
+        assert!(error.to_string().contains("not_a_gate"), "{kind}: {error:?}");
+    }
+    assert_eq!(database.rows().await, 0);
+    // A gate, and a name that is not defined any more.
+    for definition in ["define('fixed_window', 'gate')", "undefine('sliding_window')"] {
+        run(&format!("SELECT rate_limit.{definition}")).await.expect("a definition");
+    }
+    for name in ["fixed_window", "sliding_window", "never defined"] {
+        for call in ["block('{}', 'k', '1 hour')", "is_blocked('{}', 'k')", "unblock('{}', 'k')"] {
+            run(&format!("SELECT rate_limit.{}", call.replace("{}", name))).await.expect(name);
+        }
+    }
+}
+
 /// A row shows that a limit is no gate. Without a row this is not known: then the key is denied until the block ends, and full after that.
 #[tokio::test]
 async fn a_block_of_a_limit_that_is_no_gate_is_refused_or_ends() {

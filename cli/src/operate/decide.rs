@@ -14,7 +14,9 @@ use crate::limit_args::{LimitArgs, finite};
 use crate::operate::stored::{ExactArgs, Forms};
 use crate::output::{self, Progress};
 use crate::text::{self, parse_length};
-use pg_limiter::{Balances, Call, Decision, Error, Item, KeySecret, Kind, Limit, Limiter, Limits, Op, Outcome};
+use pg_limiter::{
+    Balances, Call, Decision, Error, InvalidCall, Item, KeySecret, Kind, Limit, Limiter, Limits, Op, Outcome,
+};
 
 #[derive(Args, Debug)]
 pub(crate) struct PeekArgs {
@@ -221,6 +223,12 @@ async fn on_gate<T>(
     let forms = Forms::new(args.key, args.exact, key_secret.clone());
     let work = async |limiter: &Limiter| {
         let _progress = Progress::of("waiting for the database");
+        // A role that blocks may lack the right to read the stored limits: then the function in SQL refuses.
+        if let Ok(stored) = Limits::stored_in(limiter.pool(), limiter.schema()).await
+            && let Some(kind) = stored.get(&args.name).map(Limit::kind).filter(|kind| *kind != Kind::Gate)
+        {
+            return Err(InvalidCall::NotAGate { limit: args.name, kind }.into());
+        }
         let key = forms.find(limiter, &args.name, notes).await?;
         Ok((run(limiter, Item::new((args.name, Limit::gate()), key.as_str())).await?, key))
     };

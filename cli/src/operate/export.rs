@@ -16,11 +16,14 @@ use sqlx::{AssertSqlSafe, Connection, FromRow, PgConnection};
 use crate::database::Database;
 use crate::error::CliError;
 use crate::output::{self, Progress};
-use crate::text::{escaped, grouped, moment, plain};
+use crate::text::{escaped, many, moment, plain};
 use crate::{input, json};
 use pg_limiter::{CallAt, Error, Item, Op, Schema, TransactionLimiter};
 
 pub(crate) async fn run(args: ExportArgs, database: Database) -> Result<ExitCode, CliError> {
+    if args.format != Format::Csv {
+        CliError::refuse_without("--format csv", "--format json", &[("--no-formulas", args.no_formulas)])?;
+    }
     let limits = args.limits.as_deref().map(input::read_limits).transpose()?;
     let running = database.named()?;
     let mut conn = running.connect().await?;
@@ -67,7 +70,6 @@ pub(crate) async fn run(args: ExportArgs, database: Database) -> Result<ExitCode
     sqlx::raw_sql("ROLLBACK").execute(&mut conn).await?;
     conn.close().await?;
     drop(progress);
-    let s = if written == 1 { "" } else { "s" };
     let of_key = if args.key.is_some() { " for this key" } else { "" };
     let none = without_rows.iter().map(|limit| match limit {
         Some(limit) => format!("the limit \"{}\" has no row{of_key}", escaped(limit)),
@@ -76,7 +78,7 @@ pub(crate) async fn run(args: ExportArgs, database: Database) -> Result<ExitCode
     });
     let none = none.collect::<Vec<_>>().join("; ");
     let colon = if none.is_empty() { "" } else { ": " };
-    output::note(format_args!("{} row{s}{colon}{none}", grouped(written)));
+    output::note(format_args!("{}{colon}{none}", many(written, "row")));
     Ok(ExitCode::from(u8::from(args.must_exist && !without_rows.is_empty())))
 }
 

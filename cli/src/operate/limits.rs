@@ -9,6 +9,7 @@ use sqlx::{AssertSqlSafe, Connection};
 
 use crate::database::{Database, Running};
 use crate::error::CliError;
+use crate::limit_args::stored_names;
 use crate::text::{aligned, describe, escaped, shown};
 use crate::{input, json, output};
 use pg_limiter::{Error, Limits};
@@ -80,10 +81,12 @@ async fn history(name: &str, running: &Running) -> Result<(), CliError> {
         schema.quoted()
     );
     let query = sqlx::query_as(AssertSqlSafe(sql)).persistent(false).bind(name);
-    let rows = query.fetch_all(&mut running.connect().await?).await;
+    let mut conn = running.connect().await?;
+    let rows = query.fetch_all(&mut conn).await;
     let rows: Vec<(String, String, String)> = rows.map_err(|error| Error::from_sql(error, schema.name()))?;
     if rows.is_empty() {
-        return Err(CliError::failed(format!("the limit \"{}\" has never been stored", escaped(name))));
+        let stored = stored_names(&Limits::stored_in(&mut conn, schema).await?);
+        return Err(CliError::failed(format!("the limit \"{}\" has never been stored; {stored}", escaped(name))));
     }
     let cells = rows.iter().map(|(at, by, rule)| vec![format!("{at} UTC"), shown(by, 30), shown(rule, 200)]);
     output::lines(aligned(&cells.collect::<Vec<_>>(), &[0, 1, 2]))

@@ -10,6 +10,7 @@ use crate::database::Database;
 use crate::error::CliError;
 use crate::json;
 use crate::output::{self, Progress};
+use crate::text::many;
 use pg_limiter::migrate::{Contents, Drift, MigrateReport, Migrator, Part, Use, migrations, script, uninstall};
 
 #[derive(Args, Debug)]
@@ -21,10 +22,10 @@ pub(crate) struct MigrateArgs {
     #[arg(long, group = "instead")]
     print: bool,
     /// With --print: print only the migrations from this version on, and the functions
-    #[arg(long, requires = "print", value_name = "VERSION", group = "part")]
+    #[arg(long, value_name = "VERSION", group = "part")]
     from: Option<i32>,
     /// With --print: print only the functions
-    #[arg(long, requires = "print", group = "part")]
+    #[arg(long, group = "part")]
     functions: bool,
     /// Print the SQL that removes the tables and functions, with all balances
     #[arg(long, group = "instead")]
@@ -44,6 +45,10 @@ pub(crate) struct MigrateArgs {
 }
 
 pub(crate) async fn run(args: MigrateArgs, database: Database) -> Result<ExitCode, CliError> {
+    if !args.print {
+        let options = [("--from", args.from.is_some()), ("--functions", args.functions)];
+        CliError::refuse_without("--print", "other runs of migrate", &options)?;
+    }
     let parts = if args.without_queue { &[Part::Core] } else { Part::ALL };
     if args.print {
         let versions: Vec<i32> = migrations(&database.schema, parts).iter().map(|one| one.version).collect();
@@ -132,13 +137,12 @@ fn found(drift: &Drift) -> Vec<String> {
 }
 
 fn done(report: &MigrateReport) -> String {
-    let applied = report.applied.join(", ");
-    match (applied.is_empty(), report.functions.len()) {
-        (true, 0) => "nothing to do".to_owned(),
-        (true, functions) => format!("updated {functions} functions"),
-        (false, 0) => format!("applied {applied}"),
-        (false, functions) => format!("applied {applied}, updated {functions} functions"),
-    }
+    let applied = Some(&report.applied).filter(|applied| !applied.is_empty());
+    let applied = applied.map(|applied| format!("applied {}", applied.join(", ")));
+    let functions = Some(report.functions.len() as u64).filter(|functions| *functions > 0);
+    let updated = functions.map(|functions| format!("updated {}", many(functions, "function")));
+    let done: Vec<String> = applied.into_iter().chain(updated).collect();
+    if done.is_empty() { "nothing to do".to_owned() } else { done.join(", ") }
 }
 
 #[derive(Args, Debug)]

@@ -13,7 +13,7 @@ use crate::error::CliError;
 use crate::key_secret::KeySecretArgs;
 use crate::operate::stored::{ExactArgs, Forms};
 use crate::output::{self, Progress};
-use crate::text::{escaped, many};
+use crate::text::{escaped, many, quoted};
 use crate::{input, json};
 use pg_limiter::queue::Queues;
 use pg_limiter::{Call, Error, Forgotten, InvalidCall, Item, Limit, Limiter, Limits, Op};
@@ -28,7 +28,7 @@ pub(crate) struct ResetArgs {
     #[command(flatten)]
     exact: ExactArgs,
     /// Reset every key of the limit
-    #[arg(long)]
+    #[arg(long, conflicts_with_all = ["exact", "key_secret_file"])]
     all_keys: bool,
     /// Reject a name that this limits file does not define
     #[arg(long, value_name = "FILE")]
@@ -116,8 +116,7 @@ pub(crate) async fn forget(args: ForgetArgs, database: Database) -> Result<(), C
     let ([buckets, jobs, running, answers], others) = database.with_limiter(limits, key_secret, work).await?;
     let mut fields = json!({"buckets": buckets, "jobs": jobs, "running": running, "answers": answers});
     if !others.is_empty() {
-        let quoted: Vec<_> = others.iter().map(|form| format!("\"{}\"", escaped(form))).collect();
-        output::note(format!("it was also stored as {}", quoted.join(", ")));
+        output::note(format!("it was also stored as {}", quoted(&others)));
         fields["other_keys"] = others.into();
     }
     let [rows, jobs, answers] = [(buckets, "row"), (jobs, "job"), (answers, "answer")].map(|(n, what)| many(n, what));

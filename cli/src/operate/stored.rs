@@ -8,7 +8,7 @@ use sqlx::{AssertSqlSafe, PgConnection};
 
 use crate::error::{CliError, lacks_privilege};
 use crate::output;
-use crate::text::escaped;
+use crate::text::{escaped, quoted};
 use pg_limiter::web::{StoredKeys, stored_keys};
 use pg_limiter::{Error, KeySecret, Limiter, Schema};
 
@@ -81,8 +81,7 @@ impl Forms {
             [] => &self.usual,
             [form] => form,
             _ => {
-                let forms: Vec<_> = stored.here.iter().map(|form| format!("\"{}\"", escaped(form))).collect();
-                let (given, forms) = (escaped(&self.given), forms.join(", "));
+                let (given, forms) = (escaped(&self.given), quoted(&stored.here));
                 let why = format!("\"{given}\" is stored in several forms: {forms}; give one of them, with --exact");
                 return Err(CliError::usage(why));
             }

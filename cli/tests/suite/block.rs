@@ -40,3 +40,23 @@ async fn a_blocked_key_is_denied_until_it_is_unblocked() {
     tool("simulate --kind gate").refuses(2, &["a gate"]);
     assert_eq!(tool(&format!("simulate --limits {limits} --for 1m")).code, Some(0));
 }
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_stored_limit_that_is_no_gate_is_neither_blocked_nor_unblocked() {
+    let database = Database::migrated().await;
+    let tool = |args: &str| run(Some(&database.url), &args.split(' ').collect::<Vec<_>>(), "");
+    database.execute("SELECT rate_limit.define('api', 'token_bucket', 2, '1 day')").await;
+    database.execute("SELECT rate_limit.define('slots', 'concurrency', capacity => 2)").await;
+    database.execute("SELECT rate_limit.define('banned', 'gate')").await;
+    tool("limit api u1").says(0, "allowed, 1 left");
+    for (name, kind) in [("api", "token_bucket"), ("slots", "concurrency")] {
+        for command in ["block NAME u1 1h", "block NAME new 1h --exact", "unblock NAME u1", "unblock NAME new --json"] {
+            let refused = format!("the limit \"{name}\" is a {kind}, not a gate, so it cannot be blocked");
+            tool(&command.replace("NAME", name)).refuses(2, &[&refused]);
+        }
+    }
+    assert!(tool("peek api u1").stdout.starts_with("1 left"), "the bucket is untouched");
+    tool("block banned u1 1h").says(0, "blocked for 1h");
+    tool("block undefined u1 1h").says(0, "blocked for 1h");
+    assert!(tool("unblock banned u1").stdout.starts_with("unblocked; 59m"));
+}

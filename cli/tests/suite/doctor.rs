@@ -307,7 +307,7 @@ async fn settings_that_lose_data_or_forbid_writing_are_reported() {
     role.gets("ALTER ROLE app_role SET idle_in_transaction_session_timeout = '1min'").await;
     role.alone().await;
     examine(&role.url)
-        .has("connections", "warning", &["1 of the 1 connections of the role are in use"])
+        .has("connections", "warning", &["1 of the 1 connection of the role is in use"])
         .has("pooler", "note", &["not checked", "53300"])
         .has("start-up settings", "note", &["not checked", "53300"])
         .has("writing", "ok", &[])

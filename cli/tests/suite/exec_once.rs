@@ -83,6 +83,10 @@ async fn a_job_that_fails_may_be_tried_again_so_many_times() {
     database.execute("SELECT rate_limit.reset('nightly.attempts', '')").await;
     assert_eq!(run(&database, &twice, "exit 0").code, Some(0));
     run(&database, &twice, "true").refuses(123, &["was run"]);
+    database.execute("SELECT rate_limit.reset('nightly.attempts', ''), rate_limit.reset('nightly.run', '')").await;
+    assert_eq!(run(&database, &["--attempts", "1"], "exit 7").code, Some(7));
+    run(&database, &["--attempts", "1"], "true").refuses(122, &["\"nightly\" has failed in its only attempt in this"]);
+    database.execute("SELECT rate_limit.reset('nightly.attempts', '')").await;
     // A command that cannot be started has failed.
     let args = [&["exec"], &ONCE[..], &["nightly", "other", "--", "/nonexistent"]].concat();
     for code in [126, 126, 126, 122] {
@@ -202,6 +206,23 @@ async fn options_of_a_window_are_checked() {
         assert_eq!(refused.code, Some(2), "{options:?}");
         assert!(words.iter().all(|word| refused.stderr.contains(word)), "{}", refused.stderr);
     }
+    // Options of a window beside slots, which have none.
+    let (_dir, path) = files(&[("l.toml", "[limits.nightly]\nkind = \"concurrency\"\ncapacity = 2\nlease = \"1h\"")]);
+    for slots in [["--slots", "1"], ["--limits", &path("l.toml")]] {
+        for option in [
+            ["--zone", "UTC"],
+            ["--anchor", "2026-01-01"],
+            ["--attempts", "5"],
+            ["--exit-code", "done=0"],
+            ["--exit-code", "attempts=0"],
+        ] {
+            let option_or_outcome = option.join(" ").replace("=0", "");
+            let named = if option[0] == "--exit-code" { &*option_or_outcome } else { option[0] };
+            let refused = format!("{named} applies only to --once-every, not to {}: ", slots[0]);
+            run(&[slots, option].concat()).refuses(2, &[&refused]);
+        }
+    }
+    assert_eq!(run(&["--slots", "1", "--exit-code", "no-slot=0"]).code, Some(0));
     let anchored = ["--once-every", "1 day", "--zone", "Europe/Berlin", "--anchor", "2026-01-01 12:00"];
     assert_eq!(run(&anchored).code, Some(0));
     until(&database, FREE).await;

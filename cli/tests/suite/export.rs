@@ -240,6 +240,10 @@ async fn many_rows_are_exported_in_order_and_output_may_be_closed_early() {
 #[tokio::test(flavor = "multi_thread")]
 async fn missing_objects_and_rights_are_reported() {
     run(None, &["export"], "").refuses(2, &["--database-url"]);
+    for format in [&[][..], &["--format", "json"]] {
+        let no_formulas = [&["export", "--no-formulas"], format].concat();
+        run(None, &no_formulas, "").refuses(2, &["--no-formulas applies only to --format csv"]);
+    }
     let database = Database::empty().await;
     let (_dir, path) = files(&[("rows.json", "of yesterday")]);
     let file = path("rows.json");

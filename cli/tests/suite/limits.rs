@@ -67,7 +67,24 @@ async fn commands_use_the_stored_limits() {
     let database = Database::migrated().await;
     let tool = |args: &str| run(Some(&database.url), &args.split(' ').collect::<Vec<_>>(), "");
     tool("limit api u1").refuses(2, &["no limit given", "pg-limiter limits apply"]);
+    for command in ["limit", "check", "peek"] {
+        tool(&format!("{command} nope u1"))
+            .refuses(2, &["no limit \"nope\"", "and no other", "--limits FILE", "--rate"]);
+    }
+    tool("limits show --history nope").refuses(3, &["\"nope\" has never been stored", "no limit is stored"]);
+    run(None, &["limit", "nope"], "").refuses(2, &["no limit given: use --limits FILE"]);
     database.execute("SELECT rate_limit.define('api', 'token_bucket', 1, '1 day', capacity => 2)").await;
+    tool("limit nope u1").refuses(2, &["no stored limit has the name \"nope\"", "the only stored limit is \"api\""]);
+    database.execute("SELECT rate_limit.define('b\"\n', 'gate')").await;
+    for command in ["limit", "check", "peek"] {
+        let stored = "the stored limits are \"api\", \"b\"\\n\"";
+        let words = ["no stored limit has the name \"nope\"", stored, "--limits FILE", "--rate and --period"];
+        tool(&format!("{command} nope u1")).refuses(2, &words);
+    }
+    tool("limits show --history nope").refuses(3, &["has never been stored", "the stored limits are \"api\""]);
+    // A part of a rule does not mean the stored limit.
+    tool("limit api u1 --capacity 5").refuses(2, &["no limit given"]);
+    database.execute("SELECT rate_limit.undefine('b\"\n')").await;
     tool("limit api u1").says(0, "allowed, 1 left");
     assert_eq!(tool("check api u1 --count 2").code, Some(1));
     let peeked = tool("peek api u1").stdout;

@@ -51,7 +51,7 @@ async fn jobs_that_no_worker_can_start_are_shown() {
     let last: Vec<_> = groups.lines().filter_map(|line| line.split_whitespace().last()).collect();
     assert_eq!(last, ["BLOCKED", "1", "0"], "{groups}");
     let doctor = run(Some(&fixture.database.url), &["doctor"], "").stdout;
-    assert!(doctor.contains("1 jobs cannot start: no worker defines their limit, such as \"fast\""), "{doctor}");
+    assert!(doctor.contains("1 job cannot start: no worker defines its limit \"fast\""), "{doctor}");
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -14,6 +14,16 @@ fn commands() -> Vec<String> {
 }
 
 #[test]
+fn the_guide_lists_every_command_in_the_order_of_the_help() {
+    let list = crate::support::guide::chapter("tool").split_once("The subcommands are ").expect("a list").1;
+    let list = list.split_once(';').expect("its end").0;
+    let names: Vec<&str> = list.split('`').skip(1).step_by(2).collect();
+    let mut commands = commands();
+    assert_eq!(commands.pop().as_deref(), Some("help"));
+    assert_eq!(names, commands);
+}
+
+#[test]
 fn completions_are_scripts_that_name_every_command() {
     for shell in ["bash", "elvish", "fish", "powershell", "zsh"] {
         let printed = run(None, &["completions", shell], "");

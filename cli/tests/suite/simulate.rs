@@ -312,6 +312,15 @@ fn invalid_simulations_are_rejected_without_a_database() {
     // With a database, its stored limits would be meant.
     run(None, &["simulate"], "").refuses(2, &["no limit given", "--limits", "--rate"]);
     refuses("--rate 10", &["--period"]);
+    for (options, ignored) in [
+        ("--zone Europe/Berlin", "--zone"),
+        ("--anchor 2026-01-01", "--anchor"),
+        ("--reserve --resolution 5", "--resolution"),
+    ] {
+        let kinds = &["applies to none of the kinds that are simulated, token_bucket, fixed_window"];
+        refuses(&format!("{limit} {options}"), &[ignored, kinds[0]]);
+    }
+    refuses("--rate 10 --every 1day --resolution 5", &["--resolution applies to none", "calendar_window"]);
     refuses("--rate 10 --period 10s --kind token_bucket --resolution 2", &["resolution", "token_bucket"]);
     refuses(&format!("{limit} --limit a"), &["--limits"]);
     refuses(&format!("{limit} --traffic odd"), &["odd", "constant", "poisson", "bursts"]);

@@ -175,6 +175,15 @@ async fn parts_of_the_sql_can_be_printed_alone() {
     print(&["--from", "2"]).refuses(2, &["--from 2", "from 1 to 1"]);
     assert_eq!(run(None, &["migrate", "--from", "1"], "").code, Some(2));
     assert_eq!(run(None, &["migrate", "--print", "--from", "1", "--functions"], "").code, Some(2));
+    for other in ["--check", "--list", "--print-uninstall", "--distributed"] {
+        for (option, args) in [("--from", &["--from", "1"][..]), ("--functions", &["--functions"])] {
+            let refused = format!("{option} applies only to --print");
+            run(None, &[&["migrate", other], args].concat(), "").refuses(2, &[&refused]);
+        }
+    }
+    for args in [["--exact"].as_slice(), &["--key-secret-file", "no/such"]] {
+        assert_eq!(run(None, &[&["reset", "a", "--all-keys"], args].concat(), "").code, Some(2));
+    }
 
     // The queue is added to the core.
     let core = print(&["--without-queue"]).stdout;

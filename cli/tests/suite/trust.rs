@@ -45,7 +45,7 @@ async fn doctor_lists_privileges_that_were_granted_by_hand() {
     migrate(&database.pool).await.expect("migrated");
     let doctor = run(Some(&database.url), &["doctor"], "");
     assert!(doctor.stdout.contains(&format!("the role {anon} has INSERT on rate_limits")), "{}", doctor.stdout);
-    let granted = format!("granted to: {anon} ({} functions, 1 tables)", Use::App.functions().count());
+    let granted = format!("granted to: {anon} ({} functions, 1 table)", Use::App.functions().count());
     assert!(doctor.stdout.contains(&granted), "{}", doctor.stdout);
     database.execute(&format!("DROP OWNED BY {anon}; DROP ROLE {anon}")).await;
 }

@@ -55,15 +55,20 @@ async fn every_page_shows_what_the_database_has() {
         ("log", &log),
         ("beside", "bucket"),
     ];
-    let part = |(name, value): (&str, &str)| {
-        format!("--b\r\ncontent-disposition: form-data; name=\"{name}\"\r\n\r\n{value}\r\n")
-    };
-    let body = fields.map(part).concat() + "--b--\r\n";
-    let request =
-        ui.client.post(format!("{}/what-if", ui.url)).header("content-type", "multipart/form-data; boundary=b");
-    let page = request.body(body).send().await.expect("a response").text().await.expect("a text");
+    let page = ui.what_if(&fields).await;
     assert_eq!(page.matches("30 calls offered, 10 admitted, 20 denied").count(), 6, "{page}");
     assert!(page.contains("bucket (today)"), "{page}");
+    // One call, and lines that cannot be read, alone and beside many that can.
+    let simulate = async |log: &str| ui.what_if(&[&fields[..6], &[("log", log)]].concat()).await;
+    let line = log.lines().next().expect("a line");
+    let page = simulate(line).await;
+    assert!(page.contains("1 call offered, 1 admitted, 0 denied"), "{page}");
+    let page = simulate(&format!("{line}\nno line\n")).await;
+    assert!(page.contains("1 of 2 lines cannot be read (50.0 %), and this page allows 1%"), "{page}");
+    assert!(!page.contains("\\n") && !page.contains("--max-bad-lines"), "{page}");
+    let page = simulate(&format!("{}no line\n", format!("{line}\n").repeat(200))).await;
+    assert!(page.contains("1 of 201 lines cannot be read") && page.contains("200 calls offered"), "{page}");
+    assert!(!page.contains("\\n"), "{page}");
     assert_eq!((ui.get("/nothing").await.0, ui.get("/job?id=99").await.0), (404, 404));
     for path in ["/job", "/job?id=x", "/limit", "/key?key=&key=a", "/key?key=%00"] {
         let (code, page) = ui.get(path).await;
@@ -72,6 +77,8 @@ async fn every_page_shows_what_the_database_has() {
             "{path}: {code} {page}"
         );
     }
+    let page = ui.get("/limit").await.1;
+    assert!(page.contains("the link is invalid: missing field") && !page.contains("deserialize"), "{page}");
     assert_eq!(ui.post("/what-if", &[], &[]).await.0, 400);
     assert!(ui.page_with("/limits", "Nothing was taken in").await.contains("since pg-limiter began to watch"));
     let (code, _) = ui.interrupt();
@@ -179,6 +186,19 @@ async fn changes_are_made_where_they_are_allowed() {
     assert_eq!(change("/key/unblock", &[("limit", "banned"), ("key", "u1")]).await.0, 303);
     assert_eq!(change("/key/unblock", &[("limit", "banned"), ("key", "u1")]).await.0, 400);
     assert_eq!(change("/key/credit", &[of[0], of[1], ("count", "")]).await.0, 422);
+    for (count, status) in [("x", 422), ("", 422), ("1,5", 422), ("-2", 400), ("0", 400), ("NaN", 400)] {
+        let (code, page) = change("/key/credit", &[of[0], of[1], ("count", count)]).await;
+        let text = format!("count is &quot;{count}&quot;: give a number of tokens above 0");
+        assert!(code == status && page.contains(&text), "{count}: {code} {page}");
+    }
+    for path in ["/job/requeue", "/job/cancel"] {
+        let (code, page) = change(path, &[("id", "x")]).await;
+        assert!(code == 422 && page.contains("id is &quot;x&quot;: give the number of a job"), "{code} {page}");
+    }
+    for (path, text) in [("/job?id=x", "id is &quot;x&quot;"), ("/queue?queue=q&page=-1", "page is &quot;-1&quot;")] {
+        let (code, page) = ui.get(path).await;
+        assert!(code == 400 && page.contains(text) && page.contains(": give the number of a "), "{path}: {page}");
+    }
     assert_eq!(limiter.is_blocked(("banned", "u1")).await.expect("an answer"), None);
     let state = async |id| queue.job(id).await.expect("an answer").expect("a job").state;
     assert_eq!(change("/job/requeue", &[("id", &dead.to_string())]).await.0, 303);

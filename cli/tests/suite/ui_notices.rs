@@ -132,6 +132,11 @@ async fn a_filter_by_keys_says_what_the_totals_are_of() {
     ui.page_with("/limits?key=u", says).await;
     assert!(!ui.page_with("/limits", "keys in use").await.contains(says));
     assert!(!ui.page_with("/limits?name=bucket", "keys in use").await.contains(says));
+    let page = ui.page_with("/limits", "<dt>keys in use</dt><dd>2</dd>").await;
+    assert!(
+        page.contains("<dt>key in use</dt><dd>1</dd>") && !page.contains("<dt>keys in use</dt><dd>1</dd>"),
+        "{page}"
+    );
 }
 
 #[tokio::test]

@@ -98,6 +98,17 @@ impl Ui {
         (response.status().as_u16(), location.unwrap_or(response.text().await.expect("a text")))
     }
 
+    /// Simulates with these fields, and returns the page.
+    pub async fn what_if(&self, fields: &[(&str, &str)]) -> String {
+        let part = |(name, value): &(&str, &str)| {
+            format!("--b\r\ncontent-disposition: form-data; name=\"{name}\"\r\n\r\n{value}\r\n")
+        };
+        let body = fields.iter().map(part).collect::<String>() + "--b--\r\n";
+        let request = self.client.post(format!("{}/what-if", self.url));
+        let request = request.header("content-type", "multipart/form-data; boundary=b").body(body);
+        request.send().await.expect("a response").text().await.expect("a text")
+    }
+
     /// The token that forms have.
     pub async fn form(&self) -> String {
         let page = self.get("/what-if").await.1;

@@ -5,6 +5,7 @@ use std::collections::BTreeSet;
 
 use crate::operate::doctor::schema::function_names;
 use crate::operate::doctor::{Finding, Findings, Session};
+use crate::text::many;
 
 /// The cluster, as the coordinator describes it.
 struct Cluster {
@@ -83,7 +84,7 @@ fn node(result: &str) -> (String, u32, u32) {
 impl Cluster {
     fn judge(&self) -> Finding {
         let Self { version, active, inactive, .. } = self;
-        let found = format!("Citus {version}, {active} active nodes");
+        let found = format!("Citus {version}, {}", many(active.unsigned_abs(), "active node"));
         if !self.is_distributed {
             return Finding::note(format!("{found}; the limiter's tables are local to this node")).advise(
                 "pg-limiter migrate --distributed -- to spread them; \"Beyond one machine\" says when that helps",
@@ -107,15 +108,24 @@ impl Cluster {
 
 fn functions(nodes: &[Node]) -> Finding {
     let away = nodes.iter().filter(|node| node.is_none()).count();
+    let all = nodes.len() as u64;
     let hashes: BTreeSet<_> = nodes.iter().flatten().map(|(hash, ..)| hash).collect();
     match (away, hashes.len()) {
-        (0, 1) => Finding::ok(format!("the same on all {} nodes", nodes.len())),
+        (0, 1) if all == 1 => Finding::ok("the same on the only node"),
+        (0, 1) => Finding::ok(format!("the same on all {all} nodes")),
         (0, _) => Finding::problem("not the same on all nodes")
             .advise("pg-limiter migrate -- with citus.enable_ddl_propagation = on; then run doctor again"),
-        _ => Finding::problem(format!("{away} of {} nodes do not answer", nodes.len()))
-            .advise("Calls on the keys of these nodes fail. Start them, or add standbys."),
+        _ => Finding::problem(format!(
+            "{away} of {} {} not answer",
+            many(all, "node"),
+            if away == 1 { "does" } else { "do" }
+        ))
+        .advise("Calls on the keys of these nodes fail. Start them, or add standbys."),
     }
 }
+
+const RECOVER: &str =
+    "SELECT recover_prepared_transactions(); -- Citus runs it by itself every citus.recover_2pc_interval";
 
 fn prepared(nodes: &[Node]) -> Finding {
     if nodes.iter().flatten().any(|(.., most)| *most == 0) {
@@ -124,10 +134,9 @@ fn prepared(nodes: &[Node]) -> Finding {
     }
     match nodes.iter().flatten().map(|(_, left, _)| left).sum::<u32>() {
         0 => Finding::ok("none is older than a minute"),
+        1 => Finding::warning("1 has waited for more than a minute, and keeps its rows locked").advise(RECOVER),
         left => Finding::warning(format!("{left} have waited for more than a minute, and keep their rows locked"))
-            .advise(
-                "SELECT recover_prepared_transactions(); -- Citus runs it by itself every citus.recover_2pc_interval",
-            ),
+            .advise(RECOVER),
     }
 }
 

@@ -6,7 +6,7 @@ use std::time::Duration;
 use crate::operate::doctor::table::{count, length};
 use crate::operate::doctor::{Finding, Session};
 use crate::operate::export::CLOCK;
-use crate::text::{age, escaped, one_line};
+use crate::text::{age, escaped, many, one_line};
 
 const LATE: Duration = Duration::from_secs(60);
 /// By default, workers remove ended jobs after a day.
@@ -66,8 +66,9 @@ fn judge(jobs: &Jobs) -> Finding {
                 .advise("party has asked its group to wait, or while the tokens of its limit go to retried jobs.)")
         }))
         .and(jobs.unknown.as_deref().filter(|_| jobs.blocked > 0).map(|limit| {
-            let (blocked, limit) = (count(jobs.blocked), escaped(limit));
-            Finding::warning(format!("{blocked} jobs cannot start: no worker defines their limit, such as \"{limit}\""))
+            let (blocked, limit) = (many(jobs.blocked.unsigned_abs(), "job"), escaped(limit));
+            let whose = if jobs.blocked == 1 { "its limit" } else { "their limit, such as" };
+            Finding::warning(format!("{blocked} cannot start: no worker defines {whose} \"{limit}\""))
                 .advise("Define the limit for the workers of the queue, and as the kind that it had when the jobs were enqueued, or")
                 .advise("cancel the jobs. pg-limiter queue ls has the number of blocked jobs of each group.")
         }))

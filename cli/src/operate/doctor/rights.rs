@@ -5,6 +5,7 @@ use std::collections::BTreeSet;
 
 use crate::operate::doctor::schema::{TABLES, VIEWS};
 use crate::operate::doctor::{Finding, Session};
+use crate::text::many;
 use pg_limiter::migrate::Use;
 
 pub(super) struct Role {
@@ -149,8 +150,7 @@ pub(super) async fn calls(session: &mut Session, role: &Role) -> sqlx::Result<Fi
 async fn grantees(session: &mut Session) -> sqlx::Result<Vec<String>> {
     let (functions, relations) = (&session.functions, &session.relations);
     let sql = format!(
-        "SELECT format('%s (%s functions%s)', g.grantee, count(*) FILTER (WHERE g.is_function), \
-           ', ' || nullif(count(*) FILTER (WHERE NOT g.is_function), 0) || ' tables') \
+        "SELECT g.grantee, count(*) FILTER (WHERE g.is_function), count(*) FILTER (WHERE NOT g.is_function) \
          FROM (SELECT DISTINCT CASE a.grantee WHEN 0 THEN 'PUBLIC' ELSE pg_get_userbyid(a.grantee)::text END AS grantee, \
                  o.oid, o.is_function \
                FROM (SELECT p.oid, true AS is_function, p.proowner AS owner, coalesce(p.proacl, acldefault('f', p.proowner)) AS acl \
@@ -163,7 +163,11 @@ async fn grantees(session: &mut Session) -> sqlx::Result<Vec<String>> {
                WHERE a.grantee <> o.owner) AS g \
          GROUP BY g.grantee ORDER BY g.grantee"
     );
-    Ok(session.rows::<(String,)>(&sql).await?.into_iter().map(|(role,)| role).collect())
+    let described = |(role, functions, tables): (String, i64, i64)| {
+        let tables = if tables > 0 { format!(", {}", many(tables.unsigned_abs(), "table")) } else { String::new() };
+        format!("{role} ({}{tables})", many(functions.unsigned_abs(), "function"))
+    };
+    Ok(session.rows(&sql).await?.into_iter().map(described).collect())
 }
 
 fn judge(session: &Session, role: &Role, (may, may_not, lacks): Judgement, usage: bool) -> Finding {

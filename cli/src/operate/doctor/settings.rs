@@ -5,6 +5,7 @@ use std::fmt::Display;
 
 use crate::operate::doctor::session::plain_rows;
 use crate::operate::doctor::{Finding, Session};
+use crate::text::many;
 
 const NEARLY_ALL: f64 = 0.8;
 const TIMEOUTS: [&str; 4] =
@@ -145,7 +146,8 @@ fn judge(bounds: impl IntoIterator<Item = (impl Display, i64, i64)>) -> Finding 
     let tightest =
         bounded.max_by(|(_, most, used), (_, other, others)| share(*most, *used).total_cmp(&share(*other, *others)));
     let Some((what, most, used)) = tightest else { return Finding::ok("unbounded") };
-    let found = format!("{used} of the {most} connections {what} are in use");
+    let are = if most == 1 { "is" } else { "are" };
+    let found = format!("{used} of the {} {what} {are} in use", many(most.unsigned_abs(), "connection"));
     Finding::warning(found)
         .advise("A limiter opens up to two connections per lane, in addition to your pool. Use fewer (lanes: 1, smaller pools,")
         .advise("Connections::Pool), or raise the bound.")

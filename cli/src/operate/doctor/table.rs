@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use crate::operate::doctor::{Finding, Session, Settings};
 use crate::operate::export::CLOCK;
-use crate::text::{age, grouped, one_line};
+use crate::text::{age, grouped, many, one_line};
 use pg_limiter::Length;
 
 /// Fewer dead rows than this are not reported.
@@ -65,8 +65,8 @@ impl Table {
     pub(super) fn size(&self) -> Finding {
         let name = &self.name;
         let [size, indexes] = [self.bytes, self.index_bytes].map(bytes);
-        let [live, dead] = [self.live, self.dead].map(count);
-        let found = format!("{name} has {size}, indexes {indexes}; about {live} live rows, {dead} dead");
+        let (live, dead) = (many(self.live.unsigned_abs(), "live row"), count(self.dead));
+        let found = format!("{name} has {size}, indexes {indexes}; about {live}, {dead} dead");
         Finding::warning(found)
             .advise(format!(
                 "VACUUM {name}; -- and see below why autovacuum did not run, or what prevents it from removing dead rows"
@@ -95,10 +95,11 @@ impl Table {
     pub(super) fn updates(&self) -> Finding {
         let share = if self.updates > 0 { self.in_place as f64 / self.updates as f64 } else { 1.0 };
         let fillfactor = self.option("fillfactor").unwrap_or("100");
-        let (percent, updates) = ((share * 100.0).floor(), count(self.updates));
+        let (percent, updates) = ((share * 100.0).floor(), many(self.updates.unsigned_abs(), "update"));
+        let were = if self.updates == 1 { "was" } else { "were" };
         let found = match self.updates {
             0 => format!("no row has been updated yet, at fillfactor {fillfactor}"),
-            _ => format!("{percent} % of {updates} updates were made in place (HOT), at fillfactor {fillfactor}"),
+            _ => format!("{percent} % of {updates} {were} made in place (HOT), at fillfactor {fillfactor}"),
         };
         if !self.in_the_way.is_empty() {
             let indexes = &self.in_the_way;
@@ -155,8 +156,8 @@ pub(super) async fn idle_rows(session: &mut Session) -> sqlx::Result<Finding> {
 fn judge_idle(about: &str, rows: f64, idle: f64) -> Finding {
     let share = if rows > 0.0 { idle / rows } else { 0.0 };
     let (rows, idle) = (rows.round(), idle.round());
-    let found =
-        format!("{about}{} of {} rows are idle ({:.0} %)", count(idle as i64), count(rows as i64), share * 100.0);
+    let (are, percent) = (if idle == 1.0 { "is" } else { "are" }, share * 100.0);
+    let found = format!("{about}{} of {} {are} idle ({percent:.0} %)", grouped(idle as u64), many(rows as u64, "row"));
     Finding::warning(found)
         .advise("Run pg-limiter prune, or limiter.prune(), every hour or more often (from cron): it skips locked rows.")
         .ok_if(idle < MANY_IDLE || share < 0.5)

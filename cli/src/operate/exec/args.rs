@@ -43,14 +43,14 @@ pub(crate) struct ExecArgs {
     #[arg(long, value_name = "LENGTH", value_parser = parse_every, conflicts_with_all = ["limits", "slots", "count"])]
     pub(super) once_every: Option<Every>,
     /// Time zone in which the windows begin, such as Europe/Berlin [default: UTC]
-    #[arg(long, value_name = "ZONE", requires = "once_every", conflicts_with_all = ["limits", "slots"])]
+    #[arg(long, value_name = "ZONE")]
     pub(super) zone: Option<String>,
     /// Local date and time at which a window begins, such as "2026-01-01 12:00" [default: midnight]
-    #[arg(long, value_name = "TIME", requires = "once_every", conflicts_with_all = ["limits", "slots"])]
+    #[arg(long, value_name = "TIME")]
     pub(super) anchor: Option<String>,
-    /// How often the command may be started in a window, until it succeeds
-    #[arg(long, value_name = "COUNT", requires = "once_every", default_value = "3", value_parser = clap::value_parser!(u32).range(1..))]
-    pub(super) attempts: u32,
+    /// How often the command may be started in a window, until it succeeds [default: 3]
+    #[arg(long, value_name = "COUNT", value_parser = clap::value_parser!(u32).range(1..))]
+    attempts: Option<u32>,
     /// The time after which the slots are free if this process dies; it renews them three times in that time
     #[arg(long, value_name = "LENGTH", default_value = "30s", value_parser = parse_length)]
     pub(super) lease: Duration,
@@ -87,7 +87,24 @@ impl ExecArgs {
         ["run", "attempts"].map(|which| format!("{}.{which}", self.name))
     }
 
+    /// How often the command may be started in a window.
+    pub(super) fn attempts(&self) -> u32 {
+        self.attempts.unwrap_or(3)
+    }
+
     pub(super) fn limits(&self) -> Result<Limits, CliError> {
+        if self.once_every.is_none() {
+            let has_code = |of| self.exit_code.iter().any(|(failure, _)| *failure == of);
+            let options = [
+                ("--zone", self.zone.is_some()),
+                ("--anchor", self.anchor.is_some()),
+                ("--attempts", self.attempts.is_some()),
+                ("--exit-code done", has_code(Failure::Done)),
+                ("--exit-code attempts", has_code(Failure::Attempts)),
+            ];
+            let given = if self.limits.is_some() { "--limits" } else { "--slots" };
+            CliError::refuse_without("--once-every", given, &options)?;
+        }
         if let Some(Every::Length(length)) = self.once_every
             && (self.zone.is_some() || self.anchor.is_some())
         {
@@ -112,7 +129,7 @@ impl ExecArgs {
             }
         };
         let [run, attempts] = self.names();
-        let define = || limits.define(&run, window(1)?)?.define(&attempts, window(self.attempts)?);
+        let define = || limits.define(&run, window(1)?)?.define(&attempts, window(self.attempts())?);
         define().map_err(CliError::usage)
     }
 

@@ -147,7 +147,11 @@ fn over(args: &ExecArgs, denied: &Decision) -> Option<Outcome> {
     let (failure, why) = if denied_by.contains(&run.as_str()) {
         (Failure::Done, "was run in this window, or the outcome of its run is not known".to_owned())
     } else {
-        (Failure::Attempts, format!("has failed in all of its {} attempts in this window", args.attempts))
+        let attempts = match args.attempts() {
+            1 => "its only attempt".to_owned(),
+            attempts => format!("all of its {attempts} attempts"),
+        };
+        (Failure::Attempts, format!("has failed in {attempts} in this window"))
     };
     output::note(format!("\"{}\" {why}; the next window begins in {next}", args.name));
     Some(Outcome::Failure(failure))

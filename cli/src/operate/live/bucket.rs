@@ -3,6 +3,7 @@
 use serde::Serialize;
 
 use crate::operate::export::Row;
+use crate::text::plural_of;
 
 /// The meaning of the stored value.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
@@ -18,13 +19,15 @@ pub(crate) enum Meaning {
 }
 
 impl Meaning {
-    pub(crate) const fn as_str(self) -> &'static str {
-        match self {
-            Self::TokensLeft => "tokens left",
-            Self::TokensTaken => "tokens taken",
-            Self::SlotsInUse => "slots in use",
-            Self::Blocked => "blocked",
-        }
+    /// The words after a stored value.
+    pub(crate) fn words(self, value: f64) -> String {
+        let (noun, rest) = match self {
+            Self::TokensLeft => ("token", "left"),
+            Self::TokensTaken => ("token", "taken"),
+            Self::SlotsInUse => ("slot", "in use"),
+            Self::Blocked => return "blocked".to_owned(),
+        };
+        format!("{} {rest}", plural_of(value, noun))
     }
 }
 

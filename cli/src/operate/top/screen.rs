@@ -13,7 +13,7 @@ use crate::error::CliError;
 use crate::operate::live::{Coverage, KeyView, LimitView, QueueView};
 use crate::operate::top::app::{App, QUEUES, Tab};
 use crate::operate::top::columns::{Column, Listed, Style};
-use crate::text::{aligned, escaped, grouped, one_line};
+use crate::text::{aligned, escaped, grouped, many, one_line};
 use crate::{json, output};
 
 /// Extra columns are shown from this width on.
@@ -90,10 +90,9 @@ fn right(text: impl Into<String>) -> Line<'static> {
 fn coverage(app: &App) -> String {
     let snapshot = &app.data.seen.snapshot;
     let mut text = match snapshot.coverage {
-        Coverage::Whole { rows: 1 } => "1 row".to_owned(),
-        Coverage::Whole { rows } => format!("{} rows", grouped(rows)),
+        Coverage::Whole { rows } => many(rows, "row"),
         Coverage::Sampled { pages, of_pages, watched } => {
-            format!("sample: {} of {} pages, {} keys", grouped(pages), grouped(of_pages), grouped(watched))
+            format!("sample: {} of {}, {}", grouped(pages), many(of_pages, "page"), many(watched, "key"))
         }
     };
     if snapshot.is_cut {
@@ -156,8 +155,11 @@ fn draw_table<T: Listed>(frame: &mut Frame<'_>, app: &App, tab: Tab, rows: &[T],
 fn draw_limits(frame: &mut Frame<'_>, app: &App, area: Rect) {
     let rows = app.limits();
     let Some(place) = app.selected(Tab::Limits, &rows) else {
-        let unused = app.unused().count();
-        let unused = if unused > 0 { format!("; {unused} defined limits are not in use") } else { String::new() };
+        let unused = match app.unused().count() as u64 {
+            0 => String::new(),
+            1 => "; 1 defined limit is not in use".to_owned(),
+            unused => format!("; {} are not in use", many(unused, "defined limit")),
+        };
         return frame.render_widget(format!("no limits in use{unused}"), area);
     };
     // Half of the lines, or fewer if there are few limits; the rest shows the keys of the selected one.
@@ -217,7 +219,7 @@ fn draw_queue(frame: &mut Frame<'_>, app: &App, area: Rect) {
     let hidden = queues.len().saturating_sub(usize::from(height.saturating_sub(1)));
     if hidden > 0 {
         let groups = if queues.len() > QUEUES { format!("; groups of the first {QUEUES}") } else { String::new() };
-        frame.render_widget(format!("... and {hidden} more queues: use / {groups}"), gap);
+        frame.render_widget(format!("... and {}: use / {groups}", many(hidden as u64, "more queue")), gap);
     }
     draw_table(frame, app, Tab::Queue, &app.groups(), "no group has waiting jobs", groups);
 }

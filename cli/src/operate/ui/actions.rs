@@ -13,7 +13,7 @@ use crate::error::CliError;
 use crate::operate::queue::{Became, Queues, cancel, no_such_job, requeue};
 use crate::operate::ui::app::{App, Shared};
 use crate::operate::ui::format::{job_url, key_url, queue_url};
-use crate::operate::ui::page::PageError;
+use crate::operate::ui::page::{JOB_NUMBER, PageError, number, unexpected};
 use pg_limiter::queue::{JobInfo, Queue};
 use pg_limiter::{Item, Limit, Limiter};
 
@@ -55,7 +55,7 @@ pub(super) struct OfKey {
     form: String,
     limit: String,
     key: String,
-    count: Option<f64>,
+    count: Option<String>,
 }
 
 pub(super) async fn reset(State(app): Shared, Form(of): Form<OfKey>) -> Changed {
@@ -72,8 +72,11 @@ pub(super) async fn reset(State(app): Shared, Form(of): Form<OfKey>) -> Changed 
 
 pub(super) async fn credit(State(app): Shared, Form(of): Form<OfKey>) -> Changed {
     let (limiter, key) = (limiter(&app, &of.form)?, app.named(&of.key)?);
-    let count = of.count.filter(|count| count.is_finite() && *count > 0.0);
-    let count = count.ok_or_else(|| PageError::invalid("give back a number of tokens above 0"))?;
+    let (given, expected) = (of.count.unwrap_or_default(), "a number of tokens above 0, such as 1");
+    let count: f64 = number("count", &given, expected)?;
+    if !count.is_finite() || count <= 0.0 {
+        return Err(PageError::invalid(unexpected("count", &given, expected)));
+    }
     limiter.credit(Item::new(&*of.limit, &*key).count(count)).await?;
     Ok(app.done.add(&key_url(&app, &key), "credited", "The tokens were given back."))
 }
@@ -91,7 +94,7 @@ pub(super) async fn unblock(State(app): Shared, Form(of): Form<OfKey>) -> Change
 #[derive(Deserialize)]
 pub(super) struct OfJob {
     form: String,
-    id: i64,
+    id: String,
 }
 
 /// `done`: what `act` does, in the link to the job and in words.
@@ -102,6 +105,7 @@ async fn change(
     act: impl AsyncFnOnce(&Queues, JobInfo) -> Result<Became, CliError>,
 ) -> Changed {
     let queues = Queues::new(limiter(app, &form)?.clone());
+    let id = number("id", &id, JOB_NUMBER)?;
     let job = queues.job(id).await?.ok_or_else(|| PageError::not_found(no_such_job(id)))?;
     match act(&queues, job).await? {
         Became::Done(..) => Ok(app.done.add(&job_url(id), done[0], done[1])),

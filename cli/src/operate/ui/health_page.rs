@@ -12,7 +12,7 @@ use crate::operate::ui::app::Shared;
 use crate::operate::ui::chart::gauge;
 use crate::operate::ui::format::time_or_dash;
 use crate::operate::ui::page::{Page, PageError, table};
-use crate::text::grouped;
+use crate::text::{grouped, many, plural};
 
 const KEPT_FOR: Duration = Duration::from_secs(15);
 
@@ -49,12 +49,12 @@ fn body(health: &Health) -> Markup {
         p class="lead" { "What " code { "pg-limiter doctor" } " finds, at most 15 seconds old." }
         dl class="figures row" {
             @for (name, count) in counts {
-                div { dt { (name) @if count != 1 && name != "ok" { "s" } } dd class=[(count > 0).then_some(name)] { (count) } }
+                div { dt { @if name == "ok" { (name) } @else { (plural(count as u64, name)) } } dd class=[(count > 0).then_some(name)] { (count) } }
             }
             div {
                 dt { "connections" }
                 dd { (grouped(used)) " of " (grouped(most)) }
-                (gauge(used as f64 / most.max(1) as f64, &format!("{used} of {most} connections are in use")))
+                (gauge(used as f64 / most.max(1) as f64, &format!("{used} of {} in use", many(most, "connection"))))
             }
         }
         section class="card" aria-label="Tables" {

@@ -15,6 +15,7 @@ use crate::operate::ui::chart::{columns, curve, meter};
 use crate::operate::ui::format::{amount, clock, key, key_link, key_url, relative, span, time};
 use crate::operate::ui::limits_page::{shards, trend};
 use crate::operate::ui::page::{Page, PageError, table};
+use crate::text::plural_of;
 use pg_limiter::Kind;
 
 const SUGGESTED: u32 = 8;
@@ -122,7 +123,7 @@ fn card(app: &App, of: &KeyBucket, now: i64) -> Markup {
                 }
                 (Some(balance), _) => (balance_of(of, balance, now)),
                 (None, _) => {
-                    p class="big" { span class="value" { (amount(bucket.stored)) } " " (bucket.meaning.as_str()) }
+                    p class="big" { span class="value" { (amount(bucket.stored)) } " " (bucket.meaning.words(bucket.stored)) }
                     p class="facts" { "As of the last write, " (time(bucket.since, now)) ". " (full(of, now)) }
                 }
             }
@@ -149,7 +150,8 @@ fn is(of: &KeyBucket, kind: Kind) -> bool {
 fn balance_of(of: &KeyBucket, balance: &Balance, now: i64) -> Markup {
     let Balance { now: left, capacity, wait, curve: line, .. } = balance;
     let slots = of.bucket.meaning == Meaning::SlotsInUse || is(of, Kind::Concurrency);
-    let what = if slots { "slots free" } else { "tokens left" };
+    let (noun, rest) = if slots { ("slot", "free") } else { ("token", "left") };
+    let what = format!("{} {rest}", plural_of(*capacity, noun));
     let title = format!("{} of {} {what}", amount(*left), amount(*capacity));
     let end = line.last().map_or(now, |point| point.0);
     html! {

@@ -9,7 +9,7 @@ use crate::operate::ui::app::{App, Shared};
 use crate::operate::ui::chart::{columns, meter, sparkline};
 use crate::operate::ui::format::{amount, clock, encoded, key_link, per_minute, time};
 use crate::operate::ui::page::{Page, table};
-use crate::text::{escaped, grouped};
+use crate::text::{escaped, grouped, many, plural};
 
 /// Keys of each limit on the page of all limits. The page of a limit has more.
 const FEW: usize = 5;
@@ -107,11 +107,14 @@ fn coverage(snapshot: &Snapshot) -> String {
         Coverage::Whole { rows: 1 } => "The one row is read every 2 seconds.".to_owned(),
         Coverage::Whole { rows } => format!("All {} rows are read every 2 seconds.", grouped(rows)),
         Coverage::Sampled { pages, of_pages, watched } => format!(
-            "A large table: every 2 seconds, {} of its {} pages are sampled, and {} busy or empty keys are read. Numbers \
-             with “about” are estimates, and other keys may be busier.",
+            "A large table: every 2 seconds, {} of its {} are sampled, and {} read. Numbers with “about” are estimates, and \
+             other keys may be busier.",
             grouped(pages),
-            grouped(of_pages),
-            grouped(watched)
+            many(of_pages, "page"),
+            match watched {
+                1 => "1 busy or empty key is".to_owned(),
+                watched => format!("{} are", many(watched, "busy or empty key")),
+            }
         ),
     }
 }
@@ -142,7 +145,7 @@ fn figures(limit: &LimitView) -> Markup {
     };
     html! {
         dl class="figures" {
-            div { dt { "keys in use" } dd { (limit.keys) } }
+            div { dt { (plural(limit.keys.number, "key")) " in use" } dd { (limit.keys) } }
             div { dt { "taken in a minute" } dd { (about) (per_minute(limit.per_minute)) } }
         }
     }
@@ -260,7 +263,7 @@ fn left_of(of: &KeyView, now: i64) -> Markup {
             _ if of.bucket.meaning == Meaning::Blocked => {
                 @if of.bucket.is_full(now) { span { "open" } } @else { span class="state bad" { "blocked" } }
             }
-            _ => span title=(of.bucket.meaning.as_str()) { (amount(of.bucket.stored)) },
+            _ => span title=(of.bucket.meaning.words(of.bucket.stored)) { (amount(of.bucket.stored)) },
         }
     }
 }

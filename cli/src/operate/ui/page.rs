@@ -1,8 +1,10 @@
 //! Pages, errors as pages, and the frame around both.
 
+use std::str::FromStr;
+
 use axum::Extension;
 use axum::body::to_bytes;
-use axum::extract::{Request, State};
+use axum::extract::{Query, Request, State};
 use axum::http::{StatusCode, Uri};
 use axum::middleware::Next;
 use axum::response::{Html, IntoResponse, Response};
@@ -46,6 +48,29 @@ impl PageError {
     pub(super) fn invalid(message: impl Into<String>) -> Self {
         Self(StatusCode::BAD_REQUEST, message.into())
     }
+}
+
+/// Says that the value of a field in a link or a form is not what is expected.
+pub(super) fn unexpected(name: &str, value: &str, expected: &str) -> String {
+    format!("{name} is \"{}\": give {expected}", shown(value, 80))
+}
+
+/// The number in a field of a form.
+pub(super) fn number<T: FromStr>(name: &str, value: &str, expected: &str) -> Result<T, PageError> {
+    let invalid = |_| PageError(StatusCode::UNPROCESSABLE_ENTITY, unexpected(name, value, expected));
+    value.trim().parse().map_err(invalid)
+}
+
+pub(super) const JOB_NUMBER: &str = "the number of a job, such as 1";
+
+/// The field of a link that is no number and should be one.
+fn unexpected_in(link: &Uri) -> Option<String> {
+    let Query(fields) = Query::<Vec<(String, String)>>::try_from_uri(link).ok()?;
+    fields.iter().find_map(|(name, value)| match name.as_str() {
+        "id" if value.parse::<i64>().is_err() => Some(unexpected(name, value, JOB_NUMBER)),
+        "page" if value.parse::<u32>().is_err() => Some(unexpected(name, value, "the number of a page, from 0 on")),
+        _ => None,
+    })
 }
 
 impl From<CliError> for PageError {
@@ -101,14 +126,21 @@ impl IntoResponse for PageError {
 
 /// Frames pages. Answers of the framework to requests that no page makes become pages, too.
 pub(super) async fn frame(State(app): Shared, request: Request, next: Next) -> Response {
-    let path = request.uri().path().to_owned();
+    let link = request.uri().clone();
     let response = next.run(request).await;
     let status = response.status();
     if !status.is_client_error() || response.extensions().get::<Page>().is_some() {
-        return framed(&app, &path, response);
+        return framed(&app, link.path(), response);
+    }
+    if let Some(text) = unexpected_in(&link) {
+        return framed(&app, "/", PageError(status, text));
     }
     let text = match to_bytes(response.into_body(), 1000).await {
-        Ok(bytes) if !bytes.is_empty() => shown(&String::from_utf8_lossy(&bytes), 200),
+        Ok(bytes) if !bytes.is_empty() => {
+            let text =
+                String::from_utf8_lossy(&bytes).replace("Failed to deserialize query string", "the link is invalid");
+            shown(&text.replace("Failed to deserialize form body", "the form is invalid"), 200)
+        }
         _ if status == StatusCode::METHOD_NOT_ALLOWED => "use the forms of the pages".to_owned(),
         _ => status.to_string(),
     };

@@ -31,8 +31,13 @@ struct Kept {
     used: Instant,
 }
 
-/// The traffic in words, and what became of it.
-pub(super) type Outcome = (String, Vec<Panel>);
+pub(super) struct Outcome {
+    /// In words.
+    pub(super) traffic: String,
+    /// On lines of a log that cannot be read.
+    pub(super) notes: Vec<String>,
+    pub(super) panels: Vec<Panel>,
+}
 
 impl Simulator {
     pub(super) fn new(running: Arc<Running>) -> Self {
@@ -57,12 +62,14 @@ impl Simulator {
             None => Kept { sandbox: Sandbox::open(&self.running).await?, opened: Instant::now(), used: Instant::now() },
         };
         let outcome = match log {
-            None => panels_of_traffic(args, today, MOST_CALLS, &mut one.sandbox).await?,
+            None => {
+                let (traffic, panels) = panels_of_traffic(args, today, MOST_CALLS, &mut one.sandbox).await?;
+                Outcome { traffic, notes: Vec::new(), panels }
+            }
             Some((log, options)) => {
                 let limits: Vec<_> = args.limits(None)?.into_iter().chain(today).collect();
                 let (panels, notes) = panels_of_log(&log, &options, &limits, MOST_CALLS, &mut one.sandbox).await?;
-                let traffic = std::iter::once("the access log".to_owned()).chain(notes).collect::<Vec<_>>();
-                (traffic.join("; "), panels)
+                Outcome { traffic: "the access log".to_owned(), notes, panels }
             }
         };
         one.used = Instant::now();

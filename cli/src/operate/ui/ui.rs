@@ -36,7 +36,7 @@ pub(crate) async fn run(args: UiArgs, database: Database) -> Result<(), CliError
         return Err(CliError::usage("--demo shows a private server: use it without --database-url"));
     }
     let token = args.token()?;
-    let key_secret = args.secret.read()?;
+    let key_secret = if args.demo { None } else { args.secret.read()? };
     let of_file = match &args.limits {
         Some(path) => Some(input::read_limits(path)?),
         None if args.demo => Some(Limits::from_toml(demo::LIMITS).map_err(CliError::failed)?),
@@ -182,7 +182,7 @@ pub(crate) struct UiArgs {
     #[arg(long, value_name = "TOKEN")]
     token: Option<String>,
     /// Show a private server with live traffic on limits of every kind, instead of a database
-    #[arg(long)]
+    #[arg(long, conflicts_with = "key_secret_file")]
     demo: bool,
     #[command(flatten)]
     secret: KeySecretArgs,

@@ -16,7 +16,7 @@ use crate::operate::ui::simulator::Outcome;
 use crate::study::plot::{Bar, Panel};
 use crate::study::replay::LogOptions;
 use crate::study::simulate::SimulateArgs;
-use crate::text::{grouped, percent_of};
+use crate::text::{self, grouped, many, percent_of};
 use pg_limiter::Kind;
 
 type Fields = HashMap<String, String>;
@@ -100,7 +100,7 @@ async fn simulate(app: &App, fields: &Fields, log: Vec<u8>) -> Result<Outcome, C
         "" => None,
         name => {
             let limit = app.live.limits().get(name).copied();
-            let none = || CliError::usage(format!("no limit is {}", crate::text::shown(name, 80)));
+            let none = || CliError::usage(format!("no limit is {}", text::shown(name, 80)));
             Some((Arc::from(format!("{name} (today)")), limit.ok_or_else(none)?))
         }
     };
@@ -128,20 +128,41 @@ async fn page(app: &App, fields: &Fields, log: Vec<u8>) -> Page {
         div id="result" aria-live="polite" {
             @match result {
                 Ok(outcome) => (outcome_of(&outcome)),
-                Err(error) => div class="notice warning" { p class="message" { (in_words(&crate::text::message(&error.to_string()))) } },
+                Err(error) => (notice(&error.to_string())),
             }
         }
     };
     Page { title: "What if".to_owned(), body, is_live: false }
 }
 
-/// Names the fields of the form in a message about options.
+/// The labels of the other fields, by the options that they are.
+const OTHERS: [(&str, &str); 4] =
+    [("kind", "Kind"), ("traffic", "Kind"), ("log-format", "Format of the log"), ("key", "Key")];
+/// Options of `replay` that the form lacks.
+const NOT_HERE: [&str; 4] = ["key", "sort-window", "trusted-header", "trusted-proxies"];
+
+/// A message about options in words of the form: it names the fields.
 fn in_words(message: &str) -> String {
-    OF_LIMIT
-        .iter()
-        .chain(&OF_TRAFFIC)
-        .chain(&[("log-format", "Format of the log", "", "")])
-        .fold(message.to_owned(), |text, (name, label, ..)| text.replace(&format!("--{name}"), &format!("“{label}”")))
+    let message = message.replace("--max-bad-lines allows", "this page allows").replace(" | pg-limiter .. -", "");
+    let label = |option: &str| {
+        let mut labels = OF_LIMIT.iter().chain(&OF_TRAFFIC).map(|(name, label, ..)| (*name, *label)).chain(OTHERS);
+        labels.find(|(name, _)| *name == option).map(|(_, label)| label)
+    };
+    let mut parts = message.split("--");
+    let mut words = parts.next().unwrap_or_default().to_owned();
+    for part in parts {
+        let end = part.find(|c: char| !c.is_ascii_lowercase() && c != '-').unwrap_or(part.len());
+        let (option, rest) = part.split_at(end);
+        // The form has fewer keys than the option, which also takes a field of the format in quotes.
+        let is_field = option != "key" || !rest.starts_with(" '");
+        words += &match label(option).filter(|_| is_field) {
+            Some(label) => format!("“{label}”"),
+            None if NOT_HERE.contains(&option) => format!("pg-limiter replay --{option}"),
+            None => format!("--{option}"),
+        };
+        words += rest;
+    }
+    words
 }
 
 fn form(app: &App, fields: &Fields) -> Markup {
@@ -194,11 +215,16 @@ fn select<'a>(
     }
 }
 
-fn outcome_of((traffic, panels): &Outcome) -> Markup {
+fn notice(message: &str) -> Markup {
+    html! { div class="notice warning" { p class="message" { (in_words(&text::message(message))) } } }
+}
+
+fn outcome_of(Outcome { traffic, notes, panels }: &Outcome) -> Markup {
     let bars = panels.iter().flat_map(|panel| &panel.bars);
     let tallest = bars.map(Bar::offered).fold(0.0, f64::max);
     html! {
-        p class="lead" { (crate::text::shown(traffic, 200)) }
+        p class="lead" { (text::shown(traffic, 200)) }
+        @for note in notes { (notice(note)) }
         ul class="legend" aria-label="Legend" {
             li { span class="swatch admitted" {} "admitted" }
             li { span class="swatch denied" {} "denied" }
@@ -212,21 +238,20 @@ fn panel_of(panel: &Panel, tallest: f64) -> Markup {
     let sum = |of: fn(&Bar) -> f64| panel.bars.iter().map(of).sum::<f64>();
     let (offered, admitted) = (sum(Bar::offered), sum(|bar| bar.admitted + bar.reserved));
     let totals = format!(
-        "{} {} offered, {} admitted, {} denied",
-        grouped(offered as u64),
-        panel.counted(),
+        "{} offered, {} admitted, {} denied",
+        many(offered as u64, panel.counted().trim_end_matches('s')),
         grouped(admitted as u64),
         grouped((offered - admitted) as u64)
     );
     let bins = panel.bins;
-    let length = crate::text::format_micros(bins.end() - bins.from);
+    let length = text::format_micros(bins.end() - bins.from);
     html! {
         section class="card" aria-label=(panel.name) {
             h2 { (panel.title()) }
             p class="facts" { span class="value" { (percent_of(admitted, offered)) " % admitted" } ": " (totals) }
             figure {
                 (chart::traffic(panel, tallest, &totals))
-                figcaption class="axis" aria-hidden="true" { span { "0s" } span { "at most " (amount(tallest)) " in a bar of " (crate::text::format_micros(bins.width)) } span { (length) } }
+                figcaption class="axis" aria-hidden="true" { span { "0s" } span { "at most " (amount(tallest)) " in a bar of " (text::format_micros(bins.width)) } span { (length) } }
             }
             @if panel.has_balance() {
                 figure {
@@ -252,4 +277,32 @@ fn parse(options: &[String]) -> Result<SimulateArgs, CliError> {
             reason.split(" <").map(|part| part.split_once('>').map_or(part, |(_, rest)| rest)).collect::<String>(),
         )
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn messages_name_fields_of_the_form() {
+        for (message, words) in [
+            ("--rate is empty: type a value, such as 60", "“Tokens” is empty: type a value, such as 60"),
+            (
+                "invalid value 'x' for '--capacity': not a finite number",
+                "invalid value 'x' for '“Capacity”': not a finite number",
+            ),
+            (
+                "a\n2 of 3 lines cannot be read (66.7 %), and --max-bad-lines allows 1%",
+                "a\n2 of 3 lines cannot be read (66.7 %), and this page allows 1%",
+            ),
+            ("; --log-format docker:vhost reads this line", "; “Format of the log” docker:vhost reads this line"),
+            ("--key user: the log format has no such field", "“Key” user: the log format has no such field"),
+            ("--key '$remote_addr' takes it as it is", "pg-limiter replay --key '$remote_addr' takes it as it is"),
+            ("or use a larger --sort-window", "or use a larger pg-limiter replay --sort-window"),
+            ("decompress it with bzip2 -dc FILE | pg-limiter .. -", "decompress it with bzip2 -dc FILE"),
+            ("\"GET /a--b\" is no address", "\"GET /a--b\" is no address"),
+        ] {
+            assert_eq!(in_words(message), words);
+        }
+    }
 }
