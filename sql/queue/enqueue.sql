@@ -43,7 +43,8 @@ BEGIN
   IF NOT coalesce(
     cardinality(job_keys) = ALL (ARRAY[
       cardinality(job_sizes), cardinality(job_payloads), cardinality(job_priorities), cardinality(job_unique_ids),
-      cardinality(job_jitters), cardinality(job_not_befores), cardinality(job_max_attempts)
+      cardinality(job_jitters), cardinality(job_not_befores), cardinality(job_max_attempts),
+      coalesce(cardinality(job_max_ages), cardinality(job_keys))
     ]), false)
   THEN
     RAISE EXCEPTION 'the arrays for % jobs differ in length', cardinality(job_keys)
@@ -94,11 +95,7 @@ BEGIN
         FROM rate_limit.workers AS w
         WHERE w.queue = queue_name AND w.asleep_until > j.run_at
       ) AS wakes,
-      EXISTS (
-        SELECT
-        FROM rate_limit.queues AS q
-        WHERE q.queue = queue_name AND q.draining_at IS NOT NULL
-      ) AS is_draining
+      EXISTS (SELECT FROM rate_limit.queues AS q WHERE q.queue = queue_name AND q.draining_at IS NOT NULL) AS is_draining
     INTO job_outcomes, job_ids, job_run_ats, job_waits, is_behind, wakes, is_draining;
     IF wakes THEN
       PERFORM rate_limit._ring(queue_name, job_run_ats[1]);
@@ -114,12 +111,7 @@ BEGIN
     END IF;
   END IF;
 
-  IF EXISTS (
-    SELECT
-    FROM rate_limit.queues AS q
-    WHERE q.queue = queue_name AND q.draining_at IS NOT NULL
-  )
-  THEN
+  IF EXISTS (SELECT FROM rate_limit.queues AS q WHERE q.queue = queue_name AND q.draining_at IS NOT NULL) THEN
     RAISE EXCEPTION 'the queue "%" takes no new jobs: it is draining', queue_name
       USING ERRCODE = 'RL503', HINT = 'Resume the queue, or enqueue to another one.';
   END IF;
@@ -133,6 +125,18 @@ BEGIN
   THEN
     RAISE EXCEPTION 'the arrays for the slots of % jobs differ in length, or a count is below 1', cardinality(job_keys)
       USING ERRCODE = 'invalid_parameter_value', HINT = 'Give one element for each slot item.';
+  END IF;
+  -- A job that is denied for its age has returned its tokens before the next one is decided.
+  IF job_max_ages IS NOT NULL AND cardinality(job_keys) > 1 THEN
+    SELECT e.*
+    INTO job_outcomes, job_ids, job_run_ats, job_waits, job_aheads, item_refused, item_values, job_states
+    FROM rate_limit._enqueue_each(
+      queue_name, limit_kinds, limit_rates, limit_periods, limit_capacities, limit_max_reserved, limit_starts,
+      limit_resolutions, limit_shards, bucket_names, bucket_keys, item_buckets, item_limits, item_counts, job_sizes, job_keys,
+      job_payloads, job_priorities, job_unique_ids, job_jitters, job_not_befores, job_max_attempts, only_estimate,
+      job_slot_sizes, slot_names, slot_keys, slot_counts, job_max_ages
+    ) AS e;
+    RETURN;
   END IF;
   IF array_remove(job_unique_ids, NULL) <> '{}' OR array_remove(job_not_befores, NULL) <> '{}' THEN
     clock := rate_limit._clock();

@@ -123,6 +123,9 @@ BEGIN
         ARRAY[other.size], NULL, NULL)
       WHERE other.size > 0 AND NOT only_estimate;
     END LOOP;
+    IF job_max_ages IS NOT NULL THEN -- There is one job.
+      item_refused := array_fill('denied' = ANY (job_outcomes), ARRAY[cardinality(item_counts)]);
+    END IF;
   END IF;
   IF 'duplicate' = ANY (job_outcomes) THEN
     SELECT

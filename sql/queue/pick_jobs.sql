@@ -2,7 +2,8 @@
 -- come first, then the others by (priority, run_at, id). The first job of the lowest priority has its turn after at most so many
 -- others: so a stream of urgent jobs leaves some starts to it.
 --
---   is_contended   a job has paid ahead, or was denied before
+--   is_contended   a job has paid ahead, or was denied before; or jobs of a group need different buckets, so that the rounds of a
+--                  claim would lock buckets in another order than those of another claim
 --   has_slots      a job needs slots
 --   turn_id        the job of the lowest priority that is due; NULL: all jobs have the same priority
 CREATE OR REPLACE FUNCTION rate_limit._pick_jobs(
@@ -21,11 +22,15 @@ DECLARE
 BEGIN
   -- A new statement reads the lines, so that it sees what earlier claims have left.
   SELECT
-    coalesce(array_agg(l.id), '{}'), bool_or(l.has_paid OR l.id = ANY (refused_ids)), bool_or(l.has_slots), max(l.priority),
+    coalesce(array_agg(l.id), '{}'),
+    bool_or(l.has_paid OR l.id = ANY (refused_ids))
+      OR max(cardinality(l.limit_keys)) > 1 OR count(DISTINCT l.limit_keys) > count(DISTINCT l.key),
+    bool_or(l.has_slots), max(l.priority),
     coalesce(array_agg(l.id) FILTER (WHERE l.has_paid), '{}')
   INTO job_ids, is_contended, has_slots, highest, first_ids
   FROM (
-    SELECT j.id, j.priority, j.slot_names IS NOT NULL AS has_slots, j.paid_until IS NOT NULL AS has_paid
+    SELECT
+      j.id, j.key, j.limit_keys, j.priority, j.slot_names IS NOT NULL AS has_slots, j.paid_until IS NOT NULL AS has_paid
     FROM rate_limit.jobs AS j
     WHERE j.id = ANY (
       due_ids || front_ids || ARRAY(

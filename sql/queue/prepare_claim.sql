@@ -1,7 +1,7 @@
--- Prepares a claim, and returns whether there was something to do. It cancels jobs that have expired, takes back the payments of
--- jobs that were cancelled after they had paid ahead, and lets jobs be found again that wait for a limit which this worker knows
--- (blocked_by). The cancellation of a job takes no payment back: its transaction may stay open for long, and claims must not wait
--- for it.
+-- Prepares a claim, and returns whether there was something to do. It takes back the payments of jobs that have paid ahead and
+-- were then cancelled, or whose group was paused; it cancels jobs that have expired, and lets jobs be found again that wait for
+-- a limit which this worker knows (blocked_by). A cancellation and a pause take no payment back: their transactions may stay open
+-- for long, and claims must not wait for them.
 CREATE OR REPLACE FUNCTION rate_limit._prepare_claim(
   queue_name text, limit_names text[], limit_kinds text[], limit_rates double precision[], limit_periods bigint[],
   limit_capacities double precision[], limit_starts bigint[], slot_limit_names text[]
@@ -12,51 +12,40 @@ DECLARE
   clock CONSTANT bigint := rate_limit._clock();
   job rate_limit.jobs;
   has_changed boolean;
-  expired record;
+  late_ids bigint[];
 BEGIN
   FOR job IN
     SELECT j.*
     FROM rate_limit.jobs AS j
-    WHERE j.queue = queue_name AND j.state = 'cancelled' AND j.paid_until IS NOT NULL
+    WHERE j.id = ANY (ARRAY(
+        SELECT c.id
+        FROM rate_limit.jobs AS c
+        WHERE c.queue = queue_name AND c.state = 'cancelled' AND c.paid_until IS NOT NULL
+        LIMIT 100
+      ) || ARRAY(
+        SELECT p.id
+        FROM rate_limit.jobs AS p
+        JOIN rate_limit.groups AS g ON g.queue = p.queue AND g.key = p.key
+        WHERE p.queue = queue_name AND p.state = 'available' AND p.paid_until > clock AND g.held_before IS NOT NULL
+        LIMIT 100
+      ))
       AND (j.limit_names <@ _prepare_claim.limit_names OR j.paid_until <= clock)
     ORDER BY j.limit_names[j.paid_item] COLLATE "C", j.limit_keys[j.paid_item] COLLATE "C"
-    LIMIT 100
     FOR NO KEY UPDATE SKIP LOCKED
   LOOP
     PERFORM rate_limit._unpay(
       job, limit_names, limit_kinds, limit_rates, limit_periods, limit_capacities, limit_starts);
   END LOOP;
   has_changed := FOUND;
-  -- Their reserved time is over, as a rule, so no token is returned. If a group waits for such a job, workers look at it again.
-  WITH late AS (
+  late_ids := ARRAY(
     SELECT j.id
     FROM rate_limit.jobs AS j
     WHERE j.queue = queue_name AND j.expires_at <= clock AND j.state IN ('scheduled', 'available')
     ORDER BY j.expires_at
     LIMIT 1000
-    FOR NO KEY UPDATE SKIP LOCKED
-  ),
-  cancelled AS (
-    UPDATE rate_limit.jobs AS j
-    SET state = 'cancelled', finished_at = clock, blocked_by = NULL, last_error = 'expired: it was older than its max_age'
-    FROM late AS l
-    WHERE j.id = l.id
-    RETURNING j.id, j.key, j.run_at
-  )
-  SELECT array_agg(c.id) AS ids, array_agg(c.key) AS keys, array_agg(c.run_at) AS run_ats INTO expired
-  FROM cancelled AS c;
-  IF expired.ids IS NOT NULL THEN
-    UPDATE rate_limit.groups AS g
-    SET not_before = g.held_until, slot_pause = NULL
-    FROM (
-      SELECT g.key
-      FROM rate_limit.groups AS g
-      WHERE g.queue = queue_name AND g.key = ANY (expired.keys) AND g.not_before > g.held_until
-        AND (g.slot_since = ANY (expired.run_ats) OR g.refused_job = ANY (expired.ids))
-      FOR NO KEY UPDATE SKIP LOCKED
-    ) AS w
-    WHERE g.queue = queue_name AND g.key = w.key;
-    has_changed := true;
+  );
+  IF late_ids <> '{}' THEN
+    has_changed := rate_limit._expire_jobs(queue_name, late_ids) OR has_changed;
   END IF;
   IF NOT EXISTS (
     SELECT

@@ -1,6 +1,7 @@
 -- Returns the number of jobs by state, and how long the oldest due job is overdue, in microseconds or 0. The indexes that it
 -- reads contain only these states, so jobs that are done cost nothing. While a handler's Finish::Wait holds a group, its jobs
--- count as late only after the end of that wait. blocked: how many scheduled jobs no worker can start (blocked_by).
+-- count as late only after the end of that wait; while the group or the queue is paused, they do not. blocked: how many scheduled
+-- jobs no worker can start (blocked_by).
 CREATE OR REPLACE FUNCTION rate_limit._queue_gauges(
   queue_name text, OUT scheduled bigint, OUT available bigint, OUT running bigint, OUT dead bigint, OUT lag bigint,
   OUT blocked bigint
@@ -24,7 +25,14 @@ BEGIN
     GROUP BY j.key
   ) AS w
   LEFT JOIN rate_limit.groups AS g ON g.queue = queue_name AND g.key = w.key;
-  lag := greatest(lag, 0);
+  IF lag < 0 OR EXISTS (
+    SELECT
+    FROM rate_limit.queues AS q
+    WHERE q.queue = queue_name AND q.paused_at IS NOT NULL
+  )
+  THEN
+    lag := 0;
+  END IF;
   SELECT count(*) INTO running
   FROM rate_limit.jobs AS j
   WHERE j.queue = queue_name AND j.state = 'running';

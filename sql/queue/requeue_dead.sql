@@ -1,17 +1,19 @@
 -- Makes up to `most` dead jobs of a queue, or of one of its groups, run once more: see _job_requeue. Those that died first are
--- first. Of several jobs with the same unique id, only the last one runs, and none if a newer job has the id: they stay dead.
--- Returns how many run; 0: there are no others. The key is the group as it is stored; NULL: all groups. Without limit_*, the
--- stored limits apply.
+-- first. Of several jobs with the same unique id, one runs, and none if another job has the id: they stay dead. Returns how many
+-- run; 0: there are no others. The key is the group as it is stored; NULL: all groups. Without limit_*, the stored limits apply.
+-- Jobs that died after died_before stay dead: a caller that repeats the call does not run jobs twice.
 CREATE OR REPLACE FUNCTION rate_limit.requeue_dead(
   queue text, key text DEFAULT NULL, most integer DEFAULT 1000, limit_names text[] DEFAULT NULL, limit_kinds text[] DEFAULT NULL,
   limit_rates double precision[] DEFAULT NULL, limit_periods bigint[] DEFAULT NULL,
-  limit_capacities double precision[] DEFAULT NULL, limit_starts bigint[] DEFAULT NULL, limit_shards integer[] DEFAULT NULL
+  limit_capacities double precision[] DEFAULT NULL, limit_starts bigint[] DEFAULT NULL, limit_shards integer[] DEFAULT NULL,
+  died_before bigint DEFAULT NULL
 ) RETURNS bigint LANGUAGE plpgsql VOLATILE SECURITY DEFINER
 SET search_path = pg_catalog, pg_temp SET enable_seqscan = off SET enable_indexscan = on SET enable_nestloop = on
 SET enable_sort = on SET jit = off
 AS $function$
 DECLARE
   dead_ids bigint[];
+  bucket record;
   requeued bigint := 0;
 BEGIN
   IF limit_names IS NULL THEN
@@ -34,6 +36,7 @@ BEGIN
         SELECT j.id, j.unique_id, j.finished_at
         FROM rate_limit.jobs AS j
         WHERE j.queue = requeue_dead.queue AND j.state = 'dead' AND j.key = coalesce(requeue_dead.key, j.key)
+          AND j.finished_at <= coalesce(died_before, j.finished_at)
           AND NOT EXISTS (
             SELECT
             FROM rate_limit.jobs AS o
@@ -46,6 +49,16 @@ BEGIN
     ) AS d
     ORDER BY d.finished_at, d.id
   );
+  -- In the order in which all calls lock buckets.
+  FOR bucket IN
+    SELECT DISTINCT i.name COLLATE "C" AS name, i.key COLLATE "C" AS key
+    FROM rate_limit.jobs AS j
+    CROSS JOIN LATERAL unnest(j.limit_names, j.limit_keys) AS i (name, key)
+    WHERE j.id = ANY (dead_ids)
+    ORDER BY 1, 2
+  LOOP
+    PERFORM rate_limit._bucket_rows(bucket.name, bucket.key, 1, true, true);
+  END LOOP;
   FOR nth IN 1 .. cardinality(dead_ids) LOOP
     IF rate_limit._job_requeue(
       queue, dead_ids[nth], coalesce(limit_names, '{}'), limit_kinds, limit_rates, limit_periods, limit_capacities, limit_starts,

@@ -55,6 +55,16 @@ BEGIN
     FROM unnest(waiting) AS w
     WHERE g.queue = queue_name AND g.key = w.key;
   END IF;
+  IF shut_keys <> '{}' THEN -- All their due jobs: there may be many, and they are in the way of others.
+    due_ids := due_ids || ARRAY(
+      SELECT j.id
+      FROM rate_limit.jobs AS j
+      WHERE j.queue = queue_name AND j.key = ANY (shut_keys) AND j.state = 'scheduled'
+        AND j.state IN ('scheduled', 'available') AND j.run_at <= horizon AND j.blocked_by IS NULL
+      LIMIT 1000
+      FOR NO KEY UPDATE SKIP LOCKED
+    );
+  END IF;
   UPDATE rate_limit.jobs AS j
   SET state = 'available'
   WHERE j.id = ANY (due_ids) AND j.id <> ALL (started_ids) AND j.state = 'scheduled'

@@ -102,6 +102,11 @@ impl KeySecret {
     }
 }
 
+/// Whether the text has the form of a stored key.
+pub(crate) fn is_hash(text: &str) -> bool {
+    URL_SAFE_NO_PAD.decode(text).is_ok_and(|bytes| bytes.len() == 32)
+}
+
 impl fmt::Debug for KeySecret {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str("KeySecret(..)")

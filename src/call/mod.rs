@@ -18,6 +18,7 @@ pub use decision::{Decision, LimitState, Outcome, Permit};
 pub use forgotten::Forgotten;
 pub use invalid::InvalidCall;
 pub use item::{Headroom, Item, Key, LimitRef};
+pub(crate) use key_secret::is_hash;
 pub use key_secret::{InvalidKeySecret, KeySecret};
 pub use lease_id::LeaseId;
 pub use resolved::Op;

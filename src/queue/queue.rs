@@ -3,7 +3,7 @@ use std::time::{Duration, SystemTime};
 
 use sqlx::PgConnection;
 
-use crate::call::{Item, Key};
+use crate::call::{Item, Key, is_hash};
 use crate::error::{Error, InvalidJob};
 use crate::limit::{LONGEST_NAME, is_storable};
 use crate::limiter::Limiter;
@@ -24,6 +24,9 @@ const PRUNED_AT_ONCE: i32 = 1000;
 
 /// The most jobs that one transaction requeues: each takes a reservation.
 const REQUEUED_AT_ONCE: i32 = 100;
+
+/// How often a step may meet a new job with the unique id of a dead one.
+const MOST_CONFLICTS: u32 = 10;
 
 /// A statement about a queue, or about one of its groups.
 type ChangeCall =
@@ -244,7 +247,7 @@ impl Queue {
     }
 
     /// Requeues the dead jobs of the queue, those that died first first, and returns how many: see [`requeue`](Self::requeue). Of
-    /// several jobs with the same unique id, only the last one is requeued, and none if a newer job has the id.
+    /// several jobs with the same unique id, one is requeued, and none if another job has the id. Jobs that die meanwhile stay dead.
     ///
     /// # Errors
     /// See [`Queue`]. Jobs that were requeued before an error stay so.
@@ -277,14 +280,26 @@ impl Queue {
         Ok(requeued)
     }
 
+    /// Requeues those that are dead now: jobs that die again meanwhile stay dead, so it ends.
     async fn requeue_dead_of(&self, group: Option<&str>) -> Result<u64, Error> {
-        let arguments = ((&*self.name, group), KnownLimits::all(&self.context.limits()));
-        in_steps(1, || {
-            self.context.own(arguments.clone(), |conn, sql, (of, limits)| {
+        let limits = KnownLimits::all(&self.context.limits());
+        let (mut requeued, mut died_before, mut conflicts) = (0, None, 0);
+        loop {
+            let arguments = ((&*self.name, group, died_before), limits.clone());
+            let step = self.context.own(arguments, |conn, sql, (of, limits)| {
                 Box::pin(requeue_dead(conn, sql, *of, REQUEUED_AT_ONCE, limits))
-            })
-        })
-        .await
+            });
+            match step.await {
+                // Meanwhile, another job was written with the unique id of one of them, which the next step leaves out.
+                Err(Error::Database { source }) if is_unique_violation(&source) && conflicts < MOST_CONFLICTS => {
+                    conflicts += 1;
+                }
+                step => match step? {
+                    (0, _) => return Ok(requeued),
+                    (jobs, before) => (requeued, died_before) = (requeued + jobs.unsigned_abs(), Some(before)),
+                },
+            }
+        }
     }
 
     /// Pauses the queue: no job starts until it is [resumed](Self::resume). Jobs that run go on, and new jobs are enqueued as
@@ -319,7 +334,7 @@ impl Queue {
     }
 
     /// Pauses one group of the queue, as [`pause`](Self::pause) does for all of it. If keys are hashed, pass either the group itself
-    /// or its hash, as in [`GroupCounts::group`].
+    /// or its hash, as in [`GroupCounts::group`]: a text in the form of a hash is taken for one.
     ///
     /// # Errors
     /// See [`Queue`].
@@ -330,13 +345,15 @@ impl Queue {
     /// # In a transaction
     /// Runs in a transaction of its own.
     pub async fn pause_group(&self, group: impl Into<Key> + Send) -> Result<bool, Error> {
-        let mut is_changed = false;
-        for group in self.stored_groups(&group.into()) {
-            let pause =
-                self.change(Some(group), |conn, sql, (name, group)| Box::pin(pause(conn, sql, name, group.as_deref())));
-            is_changed |= pause.await?;
-        }
-        Ok(is_changed)
+        let given = group.into();
+        let stored = match self.context.limiter.transaction_limiter().key_secret() {
+            Some(secret) if !is_hash(&given.0) => secret.group(&given),
+            _ => given,
+        };
+        self.change(Some(stored.0.to_string()), |conn, sql, (name, group)| {
+            Box::pin(pause(conn, sql, name, group.as_deref()))
+        })
+        .await
     }
 
     /// Ends the pause of a group: its jobs start again, as soon as their limits allow. If the group is not paused, this ends its wait
@@ -477,7 +494,7 @@ impl Queue {
                 Box::pin(prune(conn, sql, name, *ended_for, PRUNED_AT_ONCE))
             })
         };
-        in_steps(PRUNED_AT_ONCE, step).await
+        prune_in_steps(step).await
     }
 
     /// Deletes jobs that have been dead for at least `dead_for`, and returns how many. Workers never delete dead jobs: you
@@ -530,17 +547,17 @@ pub(super) async fn prune_dead_of(
             Box::pin(prune_dead(conn, sql, *queue, *dead_for, PRUNED_AT_ONCE))
         })
     };
-    in_steps(PRUNED_AT_ONCE, step).await
+    prune_in_steps(step).await
 }
 
-/// Repeats the step until it changes fewer jobs than `least`. Returns how many were changed.
-async fn in_steps<F: Future<Output = Result<i64, Error>>>(least: i32, step: impl Fn() -> F) -> Result<u64, Error> {
-    let mut changed = 0;
+/// Repeats the step until it deletes fewer jobs than it may. Returns how many were deleted.
+async fn prune_in_steps<F: Future<Output = Result<i64, Error>>>(step: impl Fn() -> F) -> Result<u64, Error> {
+    let mut pruned = 0;
     loop {
-        let now = step().await?;
-        changed += now.unsigned_abs();
-        if now < i64::from(least) {
-            return Ok(changed);
+        let deleted = step().await?;
+        pruned += deleted.unsigned_abs();
+        if deleted < i64::from(PRUNED_AT_ONCE) {
+            return Ok(pruned);
         }
     }
 }

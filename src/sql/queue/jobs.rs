@@ -156,16 +156,18 @@ pub(crate) async fn drain(
     statements.drain.scalar().bind(queue).fetch_one(conn).await
 }
 
-/// Requeues up to `most` dead jobs of a queue, or of one of its groups. Returns how many.
+/// Requeues up to `most` dead jobs of a queue, or of one of its groups, that died before a time, or before now. Returns how many,
+/// and the time.
 pub(crate) async fn requeue_dead(
     conn: &mut PgConnection,
     statements: &QueueStatements,
-    (queue, group): (&str, Option<&str>),
+    (queue, group, died_before): (&str, Option<&str>, Option<i64>),
     most: i32,
     limits: &KnownLimits,
-) -> Result<i64, sqlx::Error> {
+) -> Result<(i64, i64), sqlx::Error> {
     let query = statements.requeue_dead.query().bind(queue).bind(group).bind(most);
-    limits.bind_with_shards(query).fetch_one(conn).await?.try_get(0)
+    let row = limits.bind_with_shards(query).bind(died_before).fetch_one(conn).await?;
+    Ok((row.try_get(0)?, row.try_get(1)?))
 }
 
 /// Deletes jobs that were done or cancelled at least `ended_for` microseconds ago, and returns how many it deleted.

@@ -104,7 +104,10 @@ impl QueueStatements {
             cancel: call("*", "_job_cancel", 9),
             settle: call("*", "_job_settle", 12),
             requeue: call("*", "_job_requeue", 9),
-            requeue_dead: call("*", "requeue_dead", 10),
+            requeue_dead: text(format!(
+                "SELECT {quoted}.requeue_dead($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, coalesce($11, now.at)), \
+                   coalesce($11, now.at) FROM (SELECT {clock} AS at) AS now"
+            )),
             pause: call("*", "pause", 2),
             resume: call("*", "resume", 2),
             drain: call("*", "drain", 1),

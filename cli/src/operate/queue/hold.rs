@@ -11,10 +11,10 @@ use crate::operate::queue::queues::{Queues, with_queues};
 use crate::output::{self, Progress};
 use crate::{json, text};
 use pg_limiter::Limits;
-use pg_limiter::queue::Queue;
+use pg_limiter::queue::{GroupCounts, Queue};
 
 /// How often `drain --wait` counts the jobs that are left.
-const COUNTED_EVERY: Duration = Duration::from_millis(500);
+const COUNTED_EVERY: Duration = Duration::from_secs(1);
 
 #[derive(Args, Debug)]
 pub(crate) struct HoldArgs {
@@ -98,9 +98,24 @@ pub(super) async fn drain(args: DrainArgs, database: Database) -> Result<(), Cli
         let queue = queues.queue(&args.queue)?;
         let mut left = queue.drain().await?;
         let _progress = args.wait.then(|| Progress::of("waiting for the jobs that are left"));
+        let mut is_paused = false;
         while args.wait && left > 0 {
             tokio::time::sleep(COUNTED_EVERY).await;
-            left = queue.drain().await?;
+            let groups = queue.group_counts().await?;
+            if groups.first().is_some_and(|group| !group.is_draining) {
+                return Err(CliError::usage(format!(
+                    "the queue \"{}\" was resumed while {} waited or ran; drain it again",
+                    text::escaped(&args.queue),
+                    text::many(left, "job")
+                )));
+            }
+            let unended = |group: &GroupCounts| group.scheduled + group.available + group.running;
+            left = groups.iter().map(unended).sum();
+            let was_paused =
+                std::mem::replace(&mut is_paused, groups.iter().any(|group| group.is_paused && unended(group) > 0));
+            if is_paused && !was_paused {
+                output::note("jobs that are left wait in a queue or group that is paused: resume it, or cancel them");
+            }
         }
         Ok(left)
     };
