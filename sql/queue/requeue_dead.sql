@@ -1,5 +1,5 @@
 -- Makes up to `most` dead jobs of a queue, or of one of its groups, run once more: see _job_requeue. Those that died first are
--- first. Of several jobs with the same unique id, one runs, and none if another job has the id: they stay dead. Returns how many
+-- first. If several jobs have the same unique id, one runs, and none if another job has the id: they stay dead. Returns how many
 -- run; 0: there are no others. The key is the group as it is stored; NULL: all groups. Without limit_*, the stored limits apply.
 -- Jobs that died after died_before stay dead: a caller that repeats the call does not run jobs twice.
 CREATE OR REPLACE FUNCTION rate_limit.requeue_dead(

@@ -89,8 +89,12 @@ async fn queues_and_groups_are_paused_resumed_and_drained() {
     assert_eq!(held("ls"), ["HELD", "paused, draining", "draining"]);
     let object: Value = serde_json::from_str(&fixture.tool("pause q --json").stdout).expect("JSON");
     assert_eq!(object, json!({"ok": true, "queue": "q", "group": null, "paused": true}));
+    let doctor = run(Some(&fixture.database.url), &["doctor"], "").stdout;
+    assert!(doctor.contains("paused, so that no job starts: q"), "{doctor}");
     assert_eq!(fixture.tool("resume q").stdout.trim(), "the queue \"q\" starts its jobs again");
     assert_eq!(held("ls"), ["HELD", "paused", "-"]);
+    let doctor = run(Some(&fixture.database.url), &["doctor"], "").stdout;
+    assert!(doctor.contains("paused groups, of which no job starts: 1"), "{doctor}");
     assert_eq!(fixture.tool("resume q").stdout.trim(), "the queue \"q\" is neither paused nor draining");
     // A queue can be paused before it has jobs.
     let empty = fixture.tool("pause later");

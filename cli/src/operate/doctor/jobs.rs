@@ -30,6 +30,9 @@ struct Jobs {
     blocked: i64,
     /// A limit that the workers do not know.
     unknown: Option<String>,
+    /// The paused queues, and how many groups are paused.
+    paused: Option<String>,
+    paused_groups: i64,
 }
 
 pub(super) async fn check(session: &mut Session) -> sqlx::Result<Finding> {
@@ -47,7 +50,16 @@ pub(super) async fn check(session: &mut Session) -> sqlx::Result<Finding> {
         session.table("jobs")
     );
     let (all, waiting, running, dead, late, lapsed, long_ended, oldest, blocked, unknown) = session.row(&sql).await?;
-    Ok(judge(&Jobs { all, waiting, oldest, running, dead, late, lapsed, long_ended, blocked, unknown }))
+    let paused = format!(
+        "SELECT (SELECT string_agg(queue, ', ' ORDER BY queue) FROM {} WHERE paused_at IS NOT NULL), \
+           (SELECT count(*) FROM {} WHERE held_before IS NOT NULL)",
+        session.table("queues"),
+        session.table("groups")
+    );
+    let (paused, paused_groups) = session.row(&paused).await.unwrap_or_default(); // A role may be able to read the jobs only.
+    let jobs =
+        Jobs { all, waiting, oldest, running, dead, late, lapsed, long_ended, blocked, unknown, paused, paused_groups };
+    Ok(judge(&jobs))
 }
 
 fn judge(jobs: &Jobs) -> Finding {
@@ -64,6 +76,14 @@ fn judge(jobs: &Jobs) -> Finding {
             Finding::warning(format!("the most overdue job should have begun {late} ago"))
                 .advise("Run workers for its queue, or more of them; see pg-limiter queue ls. (A job is also late while a third")
                 .advise("party has asked its group to wait, or while the tokens of its limit go to retried jobs.)")
+        }))
+        .and(jobs.paused.as_deref().map(|queues| {
+            Finding::note(format!("paused, so that no job starts: {}", escaped(queues)))
+                .advise("pg-limiter queue resume QUEUE ends the pause.")
+        }))
+        .and((jobs.paused_groups > 0).then(|| {
+            Finding::note(format!("paused groups, of which no job starts: {}", count(jobs.paused_groups)))
+                .advise("pg-limiter queue ls shows them, and pg-limiter queue resume QUEUE GROUP ends a pause.")
         }))
         .and(jobs.unknown.as_deref().filter(|_| jobs.blocked > 0).map(|limit| {
             let (blocked, limit) = (many(jobs.blocked.unsigned_abs(), "job"), escaped(limit));
@@ -150,6 +170,10 @@ mod tests {
         assert_eq!([jobs(|_| {}), jobs(|jobs| jobs.late = Some(59_999_999))], [Ok, Ok]);
         assert_eq!([jobs(|jobs| jobs.late = Some(60_000_000)), jobs(|jobs| jobs.dead = 1)], [Warning, Warning]);
         assert_eq!(jobs(|jobs| (jobs.blocked, jobs.unknown) = (1, Some("a".to_owned()))), Warning);
+        assert_eq!(
+            [jobs(|jobs| jobs.paused = Some("q".to_owned())), jobs(|jobs| jobs.paused_groups = 1)],
+            [Note, Note]
+        );
         assert_eq!(jobs(|jobs| jobs.lapsed = Some(60_000_000)), Warning);
         assert_eq!([jobs(|jobs| jobs.long_ended = 9_999), jobs(|jobs| jobs.long_ended = 10_000)], [Ok, Note]);
     }
