@@ -21,15 +21,17 @@ BEGIN
         SELECT c.id
         FROM rate_limit.jobs AS c
         WHERE c.queue = queue_name AND c.state = 'cancelled' AND c.paid_until IS NOT NULL
+          AND (c.limit_names <@ _prepare_claim.limit_names OR c.paid_until <= clock)
         LIMIT 100
       ) || ARRAY(
         SELECT p.id
         FROM rate_limit.jobs AS p
         JOIN rate_limit.groups AS g ON g.queue = p.queue AND g.key = p.key
         WHERE p.queue = queue_name AND p.state = 'available' AND p.paid_until > clock AND g.held_before IS NOT NULL
+          AND p.limit_names <@ _prepare_claim.limit_names
         LIMIT 100
       ))
-      AND (j.limit_names <@ _prepare_claim.limit_names OR j.paid_until <= clock)
+      AND j.paid_until IS NOT NULL
     ORDER BY j.limit_names[j.paid_item] COLLATE "C", j.limit_keys[j.paid_item] COLLATE "C"
     FOR NO KEY UPDATE SKIP LOCKED
   LOOP
