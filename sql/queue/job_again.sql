@@ -45,7 +45,7 @@ BEGIN
       INSERT INTO rate_limit.groups AS g (queue, key, has_line)
       VALUES (job.queue, job.key, true)
       ON CONFLICT ON CONSTRAINT groups_pkey DO UPDATE
-      SET has_line = true;
+      SET has_line = true, refused_job = NULL; -- This job comes before that one, which has no reason to pay ahead.
     ELSE
       ready := rate_limit._again(
         job, limit_names, limit_kinds, limit_rates, limit_periods, limit_capacities, limit_starts, limit_shards);
