@@ -474,3 +474,31 @@ async fn a_job_whose_commit_is_answered_late_is_done() {
     let report = worker.run(async move { until_in_state(&watched, JobState::Done, 1).await }).await.expect("a report");
     assert_eq!((report.done, report.lost), (1, 0));
 }
+
+/// A worker gives back a job that it has not started, so that job is the first of its group again and takes the next token. The job
+/// behind it is denied for the second time, but by its own group, so it pays nothing ahead.
+#[tokio::test]
+async fn a_job_that_returns_to_the_line_makes_no_other_pay_ahead() {
+    let database = Database::migrated().await;
+    let limits = Limits::new().define("l", Limit::token_bucket(2, SECOND).capacity(1)).expect("limits");
+    let queue = queue_with(&database, limits).await;
+    let (first, second) = (enqueue(&queue, job("l", "g")).await, enqueue(&queue, job("l", "g")).await);
+    make_due(&database).await;
+    let ids = async || {
+        let claimed = claim(&database.pool, 10, 0, ("l", 2.0, SECOND, 1.0)).await;
+        claimed.into_iter().map(|(id, _)| id).collect::<Vec<_>>()
+    };
+    assert_eq!(ids().await, [first]);
+    let again = "SELECT rate_limit._job_again(ARRAY[$1], ARRAY[1], 'unstarted', 0, '', '{}', '{}', '{}', '{}', '{}', '{}', '{}')";
+    sqlx::query(again).bind(first).execute(&database.pool).await.expect("given back");
+    let until = async |wanted: i64| {
+        while ids().await != [wanted] {
+            tokio::time::sleep(Duration::from_millis(10)).await;
+        }
+    };
+    until(first).await;
+    let paid = "SELECT count(*) FROM rate_limit.jobs WHERE paid_until IS NOT NULL";
+    let paid: i64 = sqlx::query_scalar(paid).fetch_one(&database.pool).await.expect(paid);
+    assert_eq!(paid, 0);
+    until(second).await;
+}
