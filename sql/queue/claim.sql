@@ -143,6 +143,19 @@ BEGIN
         slot_buckets[nth], slot_capacities[array_position(slot_limit_names, (slot_buckets[nth]).name)], clock);
     END LOOP;
     clock := rate_limit._clock();
+    -- The claim took longer than it looks ahead, and a token that came meanwhile may be for a group of a higher priority. This
+    -- claim has not looked at that group; the next one does.
+    IF clock > horizon AND EXISTS (
+      SELECT
+      FROM rate_limit.groups AS g
+      JOIN rate_limit.jobs AS j ON j.queue = g.queue AND j.key = g.key AND j.state = 'available'
+      WHERE g.queue = queue_name AND g.has_line AND g.not_before > horizon AND g.not_before <= clock
+        AND j.priority > (SELECT min(s.priority) FROM rate_limit.jobs AS s WHERE s.id = ANY (started_ids))
+    )
+    THEN
+      RAISE EXCEPTION 'could not claim jobs in time'
+        USING ERRCODE = 'serialization_failure', HINT = 'Claim again.';
+    END IF;
   END IF;
 
   RETURN QUERY
