@@ -116,11 +116,7 @@ BEGIN
     RETURN;
   END IF;
 
-  is_paused := EXISTS (
-    SELECT
-    FROM rate_limit.queues AS q
-    WHERE q.queue = queue_name AND q.paused_at IS NOT NULL
-  );
+  is_paused := EXISTS (SELECT FROM rate_limit.queues AS q WHERE q.queue = queue_name AND q.paused_at IS NOT NULL);
   horizon := clock + ahead;
   IF NOT is_paused THEN
     SELECT l.groups, l.due_ids, l.front_ids, l.lowest_priority, l.lowest_id, l.blocked_names

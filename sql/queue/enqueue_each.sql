@@ -1,5 +1,5 @@
--- Enqueues jobs one after the other, as if each had a call of its own: see _enqueue, whose arguments and results it has. Their
--- buckets are locked first, in the order of all calls.
+-- Enqueues jobs one after the other, as if each had a call of its own. It first locks all their buckets, in the order of all
+-- calls. The arguments and results are those of _enqueue.
 CREATE OR REPLACE FUNCTION rate_limit._enqueue_each(
   queue_name text, limit_kinds text[], limit_rates double precision[], limit_periods bigint[],
   limit_capacities double precision[], limit_max_reserved double precision[], limit_starts bigint[], limit_resolutions integer[],

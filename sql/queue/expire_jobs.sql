@@ -1,6 +1,6 @@
--- Cancels those of the given jobs that no other transaction has locked, and whose groups are not locked either: then no worker
--- starts them, and if a group waits for such a job, workers look at the group again. Returns whether there were any. No token is
--- returned: as a rule, the reserved time of such a job is over.
+-- Cancels these jobs, which have expired, and returns whether it cancelled any. It skips jobs that are locked, or whose group is:
+-- the next claim cancels them. If a group waits for such a job, workers look at the group again. No token is returned: as a rule,
+-- the reserved time of such a job is over.
 CREATE OR REPLACE FUNCTION rate_limit._expire_jobs(queue_name text, late_ids bigint[]) RETURNS boolean LANGUAGE plpgsql VOLATILE
 SET search_path = pg_catalog, pg_temp
 AS $function$

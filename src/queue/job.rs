@@ -153,7 +153,7 @@ impl Job {
     }
 
     /// Drops the job if it has not started within this time from now, or from [`run_at`](Self::run_at) if that is set (default: it
-    /// waits for as long as it takes). A job whose tokens would come later than that is denied when it is enqueued. A job that
+    /// waits for as long as it takes). A job is denied at once if its tokens would come later than that. A job that
     /// waits for longer, because its queue or group is paused, workers are late, or it has failed, is cancelled when a worker next
     /// looks for jobs; its `last_error` then says `expired`, and no token is given back. A worker looks some milliseconds before a
     /// job starts. [`requeue`](crate::queue::Queue::requeue) takes the bound away.
