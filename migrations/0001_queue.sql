@@ -28,6 +28,8 @@ BEGIN
       jitter bigint,
       payload jsonb NOT NULL,
       unique_id text COLLATE "C",
+      weight integer,
+      awaits_turn boolean NOT NULL DEFAULT false,
       limit_names text[] NOT NULL,
       limit_keys text[] NOT NULL,
       counts double precision[] NOT NULL,
@@ -66,6 +68,10 @@ BEGIN
   COMMENT ON COLUMN rate_limit.jobs.not_before IS 'The time that was asked for, if one was.';
   COMMENT ON COLUMN rate_limit.jobs.jitter IS
     'run_at is at random up to so many microseconds after the tokens are there. NULL: it is not.';
+  COMMENT ON COLUMN rate_limit.jobs.weight IS
+    'How many jobs of its group reserve tokens in one turn. NULL: its queue has no turns.';
+  COMMENT ON COLUMN rate_limit.jobs.awaits_turn IS
+    'It has not reserved its tokens yet: it waits for a turn of its group. Its run_at is when it may reserve them.';
   COMMENT ON COLUMN rate_limit.jobs.counts IS 'What was reserved: one count for each of limit_names and limit_keys.';
   COMMENT ON COLUMN rate_limit.jobs.used_counts IS 'What was really used, once it was settled.';
   COMMENT ON COLUMN rate_limit.jobs.paid_until IS
@@ -93,7 +99,8 @@ DO $indexes$
 BEGIN
   IF pg_catalog.to_regclass($name$rate_limit.jobs_due$name$) IS NULL THEN
     CREATE INDEX jobs_due
-      ON rate_limit.jobs (queue, priority DESC, run_at, id) WHERE state = 'scheduled' AND blocked_by IS NULL;
+      ON rate_limit.jobs (queue, priority DESC, run_at, id)
+      WHERE state = 'scheduled' AND blocked_by IS NULL AND NOT awaits_turn;
   END IF;
   IF pg_catalog.to_regclass($name$rate_limit.jobs_blocked$name$) IS NULL THEN
     CREATE INDEX jobs_blocked
@@ -118,6 +125,10 @@ BEGIN
   IF pg_catalog.to_regclass($name$rate_limit.jobs_expiring$name$) IS NULL THEN
     CREATE INDEX jobs_expiring
       ON rate_limit.jobs (queue, expires_at) WHERE expires_at IS NOT NULL AND state IN ('scheduled', 'available');
+  END IF;
+  IF pg_catalog.to_regclass($name$rate_limit.jobs_turns$name$) IS NULL THEN
+    CREATE INDEX jobs_turns
+      ON rate_limit.jobs (queue, key, priority DESC, run_at, id) WHERE awaits_turn;
   END IF;
   IF pg_catalog.to_regclass($name$rate_limit.jobs_paid$name$) IS NULL THEN
     CREATE INDEX jobs_paid
@@ -223,6 +234,36 @@ BEGIN
 END
 $table$;
 
+-- Queues with turns: one row for each group that has jobs without a reservation, or has just had some. A transaction that adds
+-- such a job keeps the row with FOR KEY SHARE, so that the row is not deleted before the job is seen.
+DO $table$
+BEGIN
+  IF pg_catalog.to_regclass($name$rate_limit.turns$name$) IS NOT NULL THEN
+    RETURN;
+  END IF;
+  CREATE TABLE rate_limit.turns (
+    queue text COLLATE "C" NOT NULL,
+    key text COLLATE "C" NOT NULL,
+    wanted_at bigint NOT NULL,
+    reserved_until bigint NOT NULL DEFAULT 0,
+    CONSTRAINT turns_pkey PRIMARY KEY (queue, key)
+  );
+  COMMENT ON TABLE rate_limit.turns IS 'When groups of jobs reserve tokens for their next turn.';
+  COMMENT ON COLUMN rate_limit.turns.wanted_at IS 'The first of its jobs without a reservation may reserve at this time.';
+  COMMENT ON COLUMN rate_limit.turns.reserved_until IS
+    'The time of the last job of its last turn. Before then, the group reserves nothing.';
+END
+$table$;
+
+DO $indexes$
+BEGIN
+  IF pg_catalog.to_regclass($name$rate_limit.turns_due$name$) IS NULL THEN
+    CREATE INDEX turns_due
+      ON rate_limit.turns (queue, (greatest(wanted_at, reserved_until)));
+  END IF;
+END
+$indexes$;
+
 -- Views for people with psql: what is stored, with readable times. No function reads them. To change the type of a column, a
 -- migration drops the views that contain it first.
 DO $view$
@@ -247,7 +288,7 @@ BEGIN
         w.key,
         pg_catalog.count(*) FILTER (WHERE w.state = 'scheduled') AS scheduled,
         pg_catalog.count(*) FILTER (WHERE w.state = 'available') AS available,
-        pg_catalog.min(greatest(w.run_at, w.paid_until)) AS first_at
+        pg_catalog.min(greatest(w.run_at, w.paid_until)) FILTER (WHERE NOT w.awaits_turn) AS first_at
       FROM rate_limit.jobs AS w
       WHERE w.state IN ('scheduled', 'available')
       GROUP BY w.queue, w.key

@@ -38,7 +38,8 @@
 CREATE OR REPLACE FUNCTION rate_limit._claim(
   queue_name text, worker_name text, most integer, ahead bigint, lease bigint, sleep bigint, limit_names text[],
   limit_kinds text[], limit_rates double precision[], limit_periods bigint[], limit_capacities double precision[],
-  limit_starts bigint[], listens boolean DEFAULT true, passed_over integer DEFAULT 0
+  limit_starts bigint[], listens boolean DEFAULT true, passed_over integer DEFAULT 0,
+  limit_shards integer[] DEFAULT NULL
 ) RETURNS TABLE (
   job_id bigint,
   job_starts integer,
@@ -96,19 +97,22 @@ BEGIN
       array_agg(l.period) FILTER (WHERE l.is_slot), coalesce(array_agg(l.name) FILTER (WHERE NOT l.is_slot), '{}'),
       array_agg(l.kind) FILTER (WHERE NOT l.is_slot), array_agg(l.rate) FILTER (WHERE NOT l.is_slot),
       array_agg(l.period) FILTER (WHERE NOT l.is_slot), array_agg(l.capacity) FILTER (WHERE NOT l.is_slot),
-      array_agg(l.start) FILTER (WHERE NOT l.is_slot)
+      array_agg(l.start) FILTER (WHERE NOT l.is_slot), array_agg(l.shards) FILTER (WHERE NOT l.is_slot)
     INTO slot_limit_names, slot_capacities, slot_periods, limit_names, limit_kinds, limit_rates, limit_periods,
-      limit_capacities, limit_starts
+      limit_capacities, limit_starts, limit_shards
     FROM (
       SELECT l.*, l.kind = 'concurrency' AS is_slot
-      FROM unnest(limit_names, limit_kinds, limit_rates, limit_periods, limit_capacities, limit_starts)
-        AS l (name, kind, rate, period, capacity, start)
+      FROM unnest(limit_names, limit_kinds, limit_rates, limit_periods, limit_capacities, limit_starts, limit_shards)
+        AS l (name, kind, rate, period, capacity, start, shards)
     ) AS l;
   END IF;
 
-  -- A claim that takes payments back, or lets jobs be found again, does nothing else.
-  IF rate_limit._prepare_claim(
-    queue_name, limit_names, limit_kinds, limit_rates, limit_periods, limit_capacities, limit_starts, slot_limit_names)
+  is_paused := EXISTS (SELECT FROM rate_limit.queues AS q WHERE q.queue = queue_name AND q.paused_at IS NOT NULL);
+  -- A claim that takes turns, takes payments back, or lets jobs be found again, does nothing else.
+  IF NOT is_paused AND rate_limit._take_turns(
+    queue_name, limit_names, limit_kinds, limit_rates, limit_periods, limit_capacities, limit_starts, limit_shards)
+    OR rate_limit._prepare_claim(
+      queue_name, limit_names, limit_kinds, limit_rates, limit_periods, limit_capacities, limit_starts, slot_limit_names)
   THEN
     lapsed := false;
     look_again := true;
@@ -116,7 +120,6 @@ BEGIN
     RETURN;
   END IF;
 
-  is_paused := EXISTS (SELECT FROM rate_limit.queues AS q WHERE q.queue = queue_name AND q.paused_at IS NOT NULL);
   horizon := clock + ahead;
   IF NOT is_paused THEN
     SELECT l.groups, l.due_ids, l.front_ids, l.lowest_priority, l.lowest_id, l.blocked_names

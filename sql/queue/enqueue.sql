@@ -10,6 +10,8 @@
 --   job_not_befores  run_at is not before this time; NULL: as soon as the tokens are available
 --   job_max_ages     in microseconds, from now or from job_not_befores on; a job that would start later is denied, and a job that
 --                    has not started by then is cancelled. NULL: no job has such a bound
+--   job_weights      the queue has turns: jobs reserve nothing now, but as many of a group together as this, when the group has
+--                    its turn. job_run_ats is when that may be at the earliest, and max_reserved is no bound. NULL: it has none
 --   only_estimate    takes nothing and writes nothing
 --   job_slot_sizes   the number of slot items of each job; NULL: no job takes slots. A job takes them when it starts
 --   slot_*           one element for each slot item: the limit, the key, and the number of slots
@@ -25,9 +27,9 @@ CREATE OR REPLACE FUNCTION rate_limit._enqueue(
   item_counts double precision[], job_sizes integer[], job_keys text[], job_payloads text[], job_priorities integer[],
   job_unique_ids text[], job_jitters bigint[], job_not_befores bigint[], job_max_attempts integer[], only_estimate boolean,
   job_slot_sizes integer[] DEFAULT NULL, slot_names text[] DEFAULT NULL, slot_keys text[] DEFAULT NULL,
-  slot_counts double precision[] DEFAULT NULL, job_max_ages bigint[] DEFAULT NULL, OUT job_outcomes text[],
-  OUT job_ids bigint[], OUT job_run_ats bigint[], OUT job_waits bigint[], OUT job_aheads bigint[], OUT item_refused boolean[],
-  OUT item_values double precision[], OUT job_states text[]
+  slot_counts double precision[] DEFAULT NULL, job_max_ages bigint[] DEFAULT NULL, job_weights integer[] DEFAULT NULL,
+  OUT job_outcomes text[], OUT job_ids bigint[], OUT job_run_ats bigint[], OUT job_waits bigint[], OUT job_aheads bigint[],
+  OUT item_refused boolean[], OUT item_values double precision[], OUT job_states text[]
 ) LANGUAGE plpgsql VOLATILE SECURITY DEFINER
 SET search_path = pg_catalog, pg_temp SET enable_seqscan = off SET enable_bitmapscan = off SET enable_indexscan = on
 SET enable_nestloop = on SET enable_sort = on SET jit = off
@@ -44,7 +46,7 @@ BEGIN
     cardinality(job_keys) = ALL (ARRAY[
       cardinality(job_sizes), cardinality(job_payloads), cardinality(job_priorities), cardinality(job_unique_ids),
       cardinality(job_jitters), cardinality(job_not_befores), cardinality(job_max_attempts),
-      coalesce(cardinality(job_max_ages), cardinality(job_keys))
+      coalesce(cardinality(job_max_ages), cardinality(job_keys)), coalesce(cardinality(job_weights), cardinality(job_keys))
     ]), false)
   THEN
     RAISE EXCEPTION 'the arrays for % jobs differ in length', cardinality(job_keys)
@@ -55,7 +57,7 @@ BEGIN
   -- set-up cost in each transaction, so there are few of them.
   IF cardinality(job_keys) = 1 AND cardinality(bucket_names) = 1 AND cardinality(item_buckets) = 1
     AND limit_kinds[1] = 'token_bucket' AND coalesce(limit_shards[1], 1) = 1 AND NOT only_estimate
-    AND job_slot_sizes IS NULL AND job_max_ages IS NULL AND job_unique_ids[1] IS NULL
+    AND job_slot_sizes IS NULL AND job_max_ages IS NULL AND job_weights IS NULL AND job_unique_ids[1] IS NULL
     AND (job_not_befores[1] < rate_limit._clock() - 1000000) IS NOT TRUE
   THEN
     taken := rate_limit._decide_one(
@@ -127,7 +129,7 @@ BEGIN
       USING ERRCODE = 'invalid_parameter_value', HINT = 'Give one element for each slot item.';
   END IF;
   -- A job that is denied for its age has returned its tokens before the next one is decided.
-  IF job_max_ages IS NOT NULL AND cardinality(job_keys) > 1 THEN
+  IF job_max_ages IS NOT NULL AND job_weights IS NULL AND cardinality(job_keys) > 1 THEN
     SELECT e.*
     INTO job_outcomes, job_ids, job_run_ats, job_waits, job_aheads, item_refused, item_values, job_states
     FROM rate_limit._enqueue_each(
@@ -139,10 +141,9 @@ BEGIN
     RETURN;
   END IF;
   IF array_remove(job_unique_ids, NULL) <> '{}' OR array_remove(job_not_befores, NULL) <> '{}' THEN
-    clock := rate_limit._clock();
     job_outcomes := ARRAY(
       SELECT CASE
-        WHEN u.not_before < clock - 1000000 THEN 'past' -- The client's clock may be a little behind.
+        WHEN u.not_before < rate_limit._clock() - 1000000 THEN 'past' -- The client's clock may be a little behind.
         WHEN u.unique_id IS NOT NULL AND (
           row_number() OVER (PARTITION BY u.unique_id ORDER BY u.nth) > 1
           OR EXISTS (
@@ -160,10 +161,11 @@ BEGIN
     e.job_outcomes, e.job_ids, e.job_run_ats, e.job_waits, e.item_refused, e.item_values, e.job_states
   INTO job_outcomes, job_ids, job_run_ats, job_waits, item_refused, item_values, job_states
   FROM rate_limit._enqueue_jobs(
-    queue_name, limit_kinds, limit_rates, limit_periods, limit_capacities, limit_max_reserved, limit_starts,
-    limit_resolutions, limit_shards, bucket_names, bucket_keys, item_buckets, item_limits, item_counts, job_sizes,
-    job_keys, job_payloads, job_priorities, job_unique_ids, job_jitters, job_not_befores, job_max_attempts, only_estimate,
-    job_slot_sizes, slot_names, slot_keys, slot_counts, job_max_ages, job_outcomes
+    queue_name, limit_kinds, limit_rates, limit_periods, limit_capacities,
+    CASE WHEN job_weights IS NULL THEN limit_max_reserved END, limit_starts, limit_resolutions, limit_shards, bucket_names,
+    bucket_keys, item_buckets, item_limits, item_counts, job_sizes, job_keys, job_payloads, job_priorities, job_unique_ids,
+    job_jitters, job_not_befores, job_max_attempts, only_estimate, job_slot_sizes, slot_names, slot_keys, slot_counts,
+    job_max_ages, job_weights, job_outcomes
   ) AS e;
   IF only_estimate THEN
     job_aheads := ARRAY(

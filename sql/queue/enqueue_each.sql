@@ -13,18 +13,11 @@ CREATE OR REPLACE FUNCTION rate_limit._enqueue_each(
 SET search_path = pg_catalog, pg_temp
 AS $function$
 DECLARE
-  bucket record;
   job record; -- the places of its items and slots
   one record;
 BEGIN
   IF NOT only_estimate THEN
-    FOR bucket IN
-      SELECT DISTINCT u.name COLLATE "C" AS name, u.key COLLATE "C" AS key
-      FROM unnest(bucket_names, bucket_keys) AS u (name, key)
-      ORDER BY 1, 2
-    LOOP
-      PERFORM rate_limit._bucket_rows(bucket.name, bucket.key, 1, true, true);
-    END LOOP;
+    PERFORM rate_limit._lock_buckets(bucket_names, bucket_keys);
   END IF;
   item_refused := '{}';
   item_values := '{}';

@@ -7,6 +7,7 @@ CREATE OR REPLACE FUNCTION rate_limit._enqueue_jobs(
   item_counts double precision[], job_sizes integer[], job_keys text[], job_payloads text[], job_priorities integer[],
   job_unique_ids text[], job_jitters bigint[], job_not_befores bigint[], job_max_attempts integer[], only_estimate boolean,
   job_slot_sizes integer[], slot_names text[], slot_keys text[], slot_counts double precision[], job_max_ages bigint[],
+  job_weights integer[],
   INOUT job_outcomes text[],
   OUT job_ids bigint[], OUT job_run_ats bigint[], OUT job_waits bigint[], OUT item_refused boolean[],
   OUT item_values double precision[], OUT job_states text[]
@@ -27,13 +28,11 @@ DECLARE
   last_items integer[]; -- the last item of each job
   other record;
 BEGIN
-  -- A job that exists already, or with a not_before in the past, takes no tokens: it is only checked.
-  IF only_estimate THEN
-    ops := array_fill('check'::text, ARRAY[cardinality(job_keys)]);
-  ELSIF job_outcomes IS NOT NULL THEN
+  -- A job that exists already, has a not_before in the past, or waits for a turn takes no tokens now: it is only checked.
+  IF only_estimate OR job_weights IS NOT NULL OR job_outcomes IS NOT NULL THEN
     ops := ARRAY(
-      SELECT CASE WHEN u.outcome IS NULL THEN 'limit' ELSE 'check' END
-      FROM unnest(job_outcomes) WITH ORDINALITY AS u (outcome, nth)
+      SELECT CASE WHEN only_estimate OR u.outcome IS NOT NULL OR job_weights IS NOT NULL THEN 'check' ELSE 'limit' END
+      FROM unnest(job_keys, job_outcomes) WITH ORDINALITY AS u (key, outcome, nth)
       ORDER BY u.nth
     );
   END IF;
@@ -67,7 +66,8 @@ BEGIN
       u.nth, u.wait, u.last_item, s.slot, s.latest,
       CASE
         WHEN u.outcome IS NOT NULL THEN u.outcome
-        WHEN coalesce(u.admitted, 1) = 1 THEN CASE WHEN s.slot > s.latest THEN 'late' ELSE 'scheduled' END
+        WHEN coalesce(u.admitted, 1) = 1 OR job_weights IS NOT NULL
+        THEN CASE WHEN s.slot > s.latest THEN 'late' ELSE 'scheduled' END
         -- The call may have waited for the job with the same id, which took the last tokens.
         WHEN u.unique_id IS NOT NULL AND EXISTS (
           SELECT
@@ -88,9 +88,9 @@ BEGIN
       SELECT
         greatest(clock, u.not_before) + u.max_age AS latest,
         greatest(
-          clock + coalesce(u.wait, 0) + (random() * u.jitter)::bigint, u.not_before,
+          u.not_before, clock + CASE WHEN job_weights IS NULL THEN coalesce(u.wait, 0) + (random() * u.jitter)::bigint ELSE 0 END,
           CASE
-            WHEN u.not_before IS NULL AND u.jitter = 0
+            WHEN u.not_before IS NULL AND u.jitter = 0 AND job_weights IS NULL
             THEN rate_limit._last_time(
               queue_name, u.key, u.priority,
               ARRAY(SELECT bucket_names[b] FROM unnest(item_buckets[u.last_item - u.size + 1:u.last_item]) AS b),
@@ -104,7 +104,7 @@ BEGIN
     job_ids := rate_limit._write_jobs(
       queue_name, bucket_names, bucket_keys, item_buckets, item_counts, job_sizes, last_items, job_keys, job_payloads,
       job_priorities, job_unique_ids, job_jitters, job_not_befores, job_max_attempts, job_outcomes, slots, clock,
-      job_slot_sizes, slot_names, slot_keys, slot_counts, job_max_ages);
+      job_slot_sizes, slot_names, slot_keys, slot_counts, job_max_ages, job_weights);
   END IF;
   IF array_remove(job_unique_ids, NULL) <> '{}' OR 'late' = ANY (job_outcomes) THEN
     -- Jobs that were not written, because another transaction has written one with their id since, or because they would be too
@@ -121,9 +121,9 @@ BEGIN
         limit_shards, bucket_names, bucket_keys, item_buckets[other.first_item:other.last_item],
         item_limits[other.first_item:other.last_item], item_counts[other.first_item:other.last_item], ARRAY['credit'], NULL,
         ARRAY[other.size], NULL, NULL)
-      WHERE other.size > 0 AND NOT only_estimate;
+      WHERE other.size > 0 AND NOT only_estimate AND job_weights IS NULL;
     END LOOP;
-    IF job_max_ages IS NOT NULL THEN -- There is one job.
+    IF job_max_ages IS NOT NULL AND job_weights IS NULL THEN -- There is one job.
       item_refused := array_fill('denied' = ANY (job_outcomes), ARRAY[cardinality(item_counts)]);
     END IF;
   END IF;
@@ -136,7 +136,7 @@ BEGIN
     ) AS e;
   END IF;
 
-  IF EXISTS (
+  IF job_weights IS NULL AND EXISTS (
     SELECT
     FROM rate_limit.groups AS g
     WHERE g.queue = queue_name AND g.has_line
@@ -159,6 +159,7 @@ BEGIN
     END LOOP;
   END IF;
   IF array_remove(slots, NULL) <> '{}' AND NOT only_estimate THEN
+    PERFORM rate_limit._await_turns(queue_name, job_keys, slots) WHERE job_weights IS NOT NULL;
     PERFORM rate_limit._ring(queue_name, (SELECT min(s) FROM unnest(slots) AS s));
   END IF;
 END

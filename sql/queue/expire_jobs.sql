@@ -41,7 +41,8 @@ BEGIN
   WHERE g.queue = queue_name AND g.key = o.key AND g.not_before > g.held_until
     AND (g.slot_since = j.run_at OR g.refused_job = j.id);
   UPDATE rate_limit.jobs AS j
-  SET state = 'cancelled', finished_at = clock, blocked_by = NULL, last_error = 'expired: it was older than its max_age'
+  SET state = 'cancelled', finished_at = clock, blocked_by = NULL, awaits_turn = false,
+    last_error = 'expired: it was older than its max_age'
   WHERE j.id = ANY (job_ids);
   RETURN job_ids <> '{}';
 END

@@ -15,23 +15,21 @@ DECLARE
     FROM rate_limit.jobs AS j
     WHERE j.key = _forget_jobs.key OR j.limit_keys && keys OR j.slot_keys && keys);
   job rate_limit.jobs;
-  bucket record;
+  turn_queues text[];
   left_slots record; -- the slots that groups to be deleted wait for
 BEGIN
   -- All buckets that the cancellations below return tokens to, and those to be deleted.
-  FOR bucket IN
-    SELECT i.name COLLATE "C" AS name, i.key COLLATE "C" AS key
+  PERFORM rate_limit._lock_buckets(array_agg(b.name), array_agg(b.key))
+  FROM (
+    SELECT i.name, i.key
     FROM rate_limit.jobs AS j
     CROSS JOIN LATERAL unnest(j.limit_names, j.limit_keys) AS i (name, key)
     WHERE j.id = ANY (job_ids) AND j.state IN ('scheduled', 'available')
-    UNION
+    UNION ALL
     SELECT u.name, u.key
     FROM unnest(bucket_names, bucket_keys) AS u (name, key)
     WHERE u.name NOT LIKE '%/started'
-    ORDER BY 1, 2
-  LOOP
-    PERFORM rate_limit._bucket_rows(bucket.name, bucket.key, 1, true, true);
-  END LOOP;
+  ) AS b;
   -- Then the jobs and their groups, in the order in which a cancellation locks them.
   PERFORM
   FROM rate_limit.jobs AS j
@@ -92,6 +90,20 @@ BEGIN
       SELECT
       FROM rate_limit.jobs AS j
       WHERE j.queue = g.queue AND j.key = g.key AND j.state IN ('scheduled', 'available', 'running')
+    );
+  -- Not the row of a group for which another transaction adds a job: see _await_turns.
+  turn_queues := ARRAY(
+    SELECT t.queue
+    FROM rate_limit.turns AS t
+    WHERE t.key = _forget_jobs.key
+    FOR UPDATE SKIP LOCKED
+  );
+  DELETE FROM rate_limit.turns AS t
+  WHERE t.queue = ANY (turn_queues) AND t.key = _forget_jobs.key
+    AND NOT EXISTS (
+      SELECT
+      FROM rate_limit.jobs AS j
+      WHERE j.queue = t.queue AND j.key = t.key AND j.awaits_turn
     );
   -- The next group that waits for these slots looks when their lease ends.
   PERFORM rate_limit._slots_freed(ARRAY['concurrency'], left_slots.names, left_slots.keys, NULL, NULL, left_slots.free);

@@ -14,7 +14,6 @@ AS $function$
 DECLARE
   most CONSTANT integer := 1000;
   job rate_limit.jobs;
-  bucket record;
   waiting text;
   level bigint;
   behind_ids bigint[] := '{}';
@@ -29,13 +28,7 @@ BEGIN
     RETURN job.state;
   END IF;
   -- Lock buckets before jobs, as enqueuing does, so that two cancellations in one group do not deadlock.
-  FOR bucket IN
-    SELECT u.name COLLATE "C" AS name, u.key COLLATE "C" AS key
-    FROM unnest(job.limit_names, job.limit_keys) AS u (name, key)
-    ORDER BY 1, 2
-  LOOP
-    PERFORM rate_limit._bucket_rows(bucket.name, bucket.key, 1, true, true);
-  END LOOP;
+  PERFORM rate_limit._lock_buckets(job.limit_names, job.limit_keys);
   SELECT j.* INTO job
   FROM rate_limit.jobs AS j
   WHERE j.id = job_id
@@ -44,8 +37,15 @@ BEGIN
     RETURN job.state;
   END IF;
   UPDATE rate_limit.jobs AS j
-  SET state = 'cancelled', finished_at = rate_limit._clock(), blocked_by = NULL
+  SET state = 'cancelled', finished_at = rate_limit._clock(), blocked_by = NULL, awaits_turn = false
   WHERE j.id = job_id;
+  IF job.awaits_turn THEN -- It has reserved nothing.
+    RETURN job.state;
+  ELSIF job.weight IS NOT NULL THEN -- The group may use the time that becomes free.
+    UPDATE rate_limit.turns AS t
+    SET reserved_until = 0
+    WHERE t.queue = job.queue AND t.key = job.key;
+  END IF;
   -- If it has paid ahead, the worker that takes the payment back does this.
   IF job.state = 'available' AND job.paid_until IS NULL THEN
     UPDATE rate_limit.groups AS g
@@ -61,7 +61,7 @@ BEGIN
       SELECT j.priority INTO level
       FROM rate_limit.jobs AS j
       WHERE j.queue = job.queue AND j.key = job.key AND j.state = waiting
-        AND j.state IN ('scheduled', 'available') AND j.priority < level
+        AND j.state IN ('scheduled', 'available') AND NOT j.awaits_turn AND j.priority < level
       ORDER BY j.priority DESC
       LIMIT 1;
       EXIT WHEN NOT FOUND;
@@ -69,7 +69,7 @@ BEGIN
         SELECT j.id
         FROM rate_limit.jobs AS j
         WHERE j.queue = job.queue AND j.key = job.key AND j.state = waiting
-          AND j.state IN ('scheduled', 'available') AND j.priority = level
+          AND j.state IN ('scheduled', 'available') AND NOT j.awaits_turn AND j.priority = level
           AND (j.run_at, j.id) > (job.run_at, job.id)
         ORDER BY j.run_at, j.id
         LIMIT most + 1);

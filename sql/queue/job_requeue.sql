@@ -22,13 +22,18 @@ BEGIN
     PERFORM rate_limit._unpay(
       job, limit_names, limit_kinds, limit_rates, limit_periods, limit_capacities, limit_starts);
   END IF;
-  ready := greatest(
-    rate_limit._again(
-      job, limit_names, limit_kinds, limit_rates, limit_periods, limit_capacities, limit_starts, limit_shards),
-    job.not_before);
+  IF job.weight IS NOT NULL THEN -- It waits for a turn again.
+    ready := greatest(rate_limit._clock(), job.not_before);
+    PERFORM rate_limit._await_turns(queue_name, ARRAY[job.key], ARRAY[ready]);
+  ELSE
+    ready := greatest(
+      rate_limit._again(
+        job, limit_names, limit_kinds, limit_rates, limit_periods, limit_capacities, limit_starts, limit_shards),
+      job.not_before);
+  END IF;
   UPDATE rate_limit.jobs AS j
   SET state = 'scheduled', run_at = ready, failures = 0, waits = 0, used_counts = NULL, finished_at = NULL,
-    expires_at = NULL
+    expires_at = NULL, awaits_turn = job.weight IS NOT NULL
   WHERE j.id = job_id;
   PERFORM rate_limit._ring(queue_name, ready);
   RETURN ready;

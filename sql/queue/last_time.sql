@@ -12,7 +12,7 @@ BEGIN
       SELECT j.*
       FROM rate_limit.jobs AS j
       WHERE j.queue = queue_name AND j.key = job_key AND j.state = 'scheduled' AND j.state IN ('scheduled', 'available')
-        AND j.priority = job_priority
+        AND j.priority = job_priority AND NOT j.awaits_turn
       ORDER BY j.run_at DESC, j.id DESC
       LIMIT 100
     ) AS l

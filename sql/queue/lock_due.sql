@@ -67,7 +67,8 @@ BEGIN
     LOOP
       SELECT j.priority INTO level
       FROM rate_limit.jobs AS j
-      WHERE j.queue = queue_name AND j.state = 'scheduled' AND j.blocked_by IS NULL AND j.priority < level
+      WHERE j.queue = queue_name AND j.state = 'scheduled' AND j.blocked_by IS NULL AND NOT j.awaits_turn
+        AND j.priority < level
       ORDER BY j.priority DESC
       LIMIT 1;
       EXIT WHEN NOT FOUND;
@@ -80,7 +81,8 @@ BEGIN
           j.id, j.key, j.run_at,
           j.limit_names <@ _lock_due.limit_names AND (j.slot_names <@ slot_limit_names) IS NOT FALSE AS is_known
         FROM rate_limit.jobs AS j
-        WHERE j.queue = queue_name AND j.state = 'scheduled' AND j.blocked_by IS NULL AND j.priority = level
+        WHERE j.queue = queue_name AND j.state = 'scheduled' AND j.blocked_by IS NULL AND NOT j.awaits_turn
+          AND j.priority = level
           AND j.run_at <= horizon
         ORDER BY j.run_at, j.id
         LIMIT reach - seen

@@ -11,7 +11,8 @@ BEGIN
   LOOP
     SELECT j.priority INTO level
     FROM rate_limit.jobs AS j
-    WHERE j.queue = queue_name AND j.state = 'scheduled' AND j.blocked_by IS NULL AND j.priority > level
+    WHERE j.queue = queue_name AND j.state = 'scheduled' AND j.blocked_by IS NULL AND NOT j.awaits_turn
+      AND j.priority > level
     ORDER BY j.priority, j.run_at DESC, j.id DESC
     LIMIT 1;
     EXIT WHEN level >= highest IS NOT FALSE;
@@ -19,8 +20,8 @@ BEGIN
     FROM (
       SELECT j.*
       FROM rate_limit.jobs AS j
-      WHERE j.queue = queue_name AND j.state = 'scheduled' AND j.blocked_by IS NULL AND j.priority = level
-        AND j.run_at <= horizon
+      WHERE j.queue = queue_name AND j.state = 'scheduled' AND j.blocked_by IS NULL AND NOT j.awaits_turn
+        AND j.priority = level AND j.run_at <= horizon
       ORDER BY j.run_at, j.id
       LIMIT 100
     ) AS d

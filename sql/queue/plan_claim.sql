@@ -63,10 +63,18 @@ BEGIN
     ORDER BY g.not_before
     LIMIT 1;
     next_at := least(next_at, other_at);
+    -- This claim has just taken the turns that it could: a pause before the next try.
+    SELECT greatest(greatest(t.wanted_at, t.reserved_until) - 100000, clock + 50000) INTO other_at
+    FROM rate_limit.turns AS t
+    WHERE t.queue = queue_name AND NOT is_paused
+    ORDER BY greatest(t.wanted_at, t.reserved_until)
+    LIMIT 1;
+    next_at := least(next_at, other_at);
     LOOP
       SELECT j.priority INTO level
       FROM rate_limit.jobs AS j
-      WHERE j.queue = queue_name AND j.state = 'scheduled' AND j.blocked_by IS NULL AND j.priority < level AND NOT is_paused
+      WHERE j.queue = queue_name AND j.state = 'scheduled' AND j.blocked_by IS NULL AND NOT j.awaits_turn
+        AND j.priority < level AND NOT is_paused
       ORDER BY j.priority DESC
       LIMIT 1;
       EXIT WHEN NOT FOUND;
@@ -77,7 +85,8 @@ BEGIN
           j.run_at, row_number() OVER (ORDER BY j.run_at, j.id) AS nth,
           j.limit_names <@ _plan_claim.limit_names AND (j.slot_names <@ slot_limit_names) IS NOT FALSE AS is_known
         FROM rate_limit.jobs AS j
-        WHERE j.queue = queue_name AND j.state = 'scheduled' AND j.blocked_by IS NULL AND j.priority = level
+        WHERE j.queue = queue_name AND j.state = 'scheduled' AND j.blocked_by IS NULL AND NOT j.awaits_turn
+          AND j.priority = level
         ORDER BY j.run_at, j.id
         LIMIT 1000
       ) AS w

@@ -19,7 +19,8 @@ BEGIN
   FROM (
     SELECT
       j.key, count(*) FILTER (WHERE j.state = 'scheduled') AS scheduled,
-      count(*) FILTER (WHERE j.state = 'available') AS available, min(j.run_at) AS first_at
+      count(*) FILTER (WHERE j.state = 'available') AS available,
+      min(j.run_at) FILTER (WHERE NOT j.awaits_turn) AS first_at
     FROM rate_limit.jobs AS j
     WHERE j.queue = queue_name AND j.state IN ('scheduled', 'available')
     GROUP BY j.key

@@ -11,17 +11,11 @@ SET search_path = pg_catalog, pg_temp
 AS $function$
 DECLARE
   repaid_ids bigint[];
-  bucket record;
 BEGIN
-  FOR bucket IN
-    SELECT DISTINCT i.name || '/started' COLLATE "C" AS name, i.key COLLATE "C" AS key
-    FROM rate_limit.jobs AS j
-    CROSS JOIN LATERAL unnest(j.limit_names, j.limit_keys) AS i (name, key)
-    WHERE j.id = ANY (job_ids)
-    ORDER BY 1, 2
-  LOOP
-    PERFORM rate_limit._bucket_rows(bucket.name, bucket.key, 1, true, true);
-  END LOOP;
+  PERFORM rate_limit._lock_buckets(array_agg(i.name || '/started'), array_agg(i.key))
+  FROM rate_limit.jobs AS j
+  CROSS JOIN LATERAL unnest(j.limit_names, j.limit_keys) AS i (name, key)
+  WHERE j.id = ANY (job_ids);
 
   repaid_ids := ARRAY(
     SELECT j.id

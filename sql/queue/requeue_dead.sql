@@ -13,7 +13,6 @@ SET enable_sort = on SET jit = off
 AS $function$
 DECLARE
   dead_ids bigint[];
-  bucket record;
   requeued bigint := 0;
 BEGIN
   IF limit_names IS NULL THEN
@@ -49,16 +48,10 @@ BEGIN
     ) AS d
     ORDER BY d.finished_at, d.id
   );
-  -- In the order in which all calls lock buckets.
-  FOR bucket IN
-    SELECT DISTINCT i.name COLLATE "C" AS name, i.key COLLATE "C" AS key
-    FROM rate_limit.jobs AS j
-    CROSS JOIN LATERAL unnest(j.limit_names, j.limit_keys) AS i (name, key)
-    WHERE j.id = ANY (dead_ids)
-    ORDER BY 1, 2
-  LOOP
-    PERFORM rate_limit._bucket_rows(bucket.name, bucket.key, 1, true, true);
-  END LOOP;
+  PERFORM rate_limit._lock_buckets(array_agg(i.name), array_agg(i.key))
+  FROM rate_limit.jobs AS j
+  CROSS JOIN LATERAL unnest(j.limit_names, j.limit_keys) AS i (name, key)
+  WHERE j.id = ANY (dead_ids);
   FOR nth IN 1 .. cardinality(dead_ids) LOOP
     IF rate_limit._job_requeue(
       queue, dead_ids[nth], coalesce(limit_names, '{}'), limit_kinds, limit_rates, limit_periods, limit_capacities, limit_starts,

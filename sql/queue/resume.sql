@@ -37,6 +37,9 @@ BEGIN
     END IF;
   END IF;
   IF is_resumed THEN
+    UPDATE rate_limit.turns AS t
+    SET reserved_until = 0
+    WHERE t.queue = resume.queue AND t.key = resume.key AND t.reserved_until > clock;
     PERFORM rate_limit._ring(queue, clock);
   END IF;
   RETURN is_resumed;

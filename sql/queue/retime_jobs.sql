@@ -72,6 +72,7 @@ BEGIN
       SELECT
       FROM rate_limit.jobs AS j
       WHERE j.queue = queue_name AND j.key = next_key AND j.state = 'scheduled' AND j.state IN ('scheduled', 'available')
+        AND NOT j.awaits_turn
       LIMIT largest + 1
     ) AS w
   )
@@ -86,15 +87,13 @@ BEGIN
     FROM rate_limit.jobs AS j
     CROSS JOIN LATERAL unnest(j.limit_names, j.limit_keys) AS u (name, key)
     WHERE j.queue = queue_name AND j.key = next_key AND j.state = 'scheduled' AND j.state IN ('scheduled', 'available')
-      AND u.name = ANY (limit_names)
+      AND NOT j.awaits_turn AND u.name = ANY (limit_names)
   ) AS b;
   is_held := coalesce(true = ANY (rate_limit._held(names, keys)), false);
   IF is_held THEN
     RETURN;
   END IF;
-  FOR nth IN 1 .. coalesce(cardinality(names), 0) LOOP
-    PERFORM rate_limit._bucket_rows(names[nth], keys[nth], 1, true, true);
-  END LOOP;
+  PERFORM rate_limit._lock_buckets(names, keys);
   -- No claim starts a job of the group meanwhile. Its line looks at the limits again.
   INSERT INTO rate_limit.groups (queue, key)
   VALUES (queue_name, next_key)
@@ -115,7 +114,7 @@ BEGIN
     FROM rate_limit.jobs AS j
     WHERE j.queue = queue_name AND j.key = next_key AND j.state = 'scheduled' AND j.state IN ('scheduled', 'available')
       AND j.run_at > clock AND j.id > coalesce(after_id, 0) AND j.not_before IS NULL AND j.jitter IS NULL AND j.starts = 0
-      AND j.limit_names <@ limit_names AND j.limit_names <> '{}'
+      AND NOT j.awaits_turn AND j.limit_names <@ limit_names AND j.limit_names <> '{}'
     ORDER BY j.id
   );
   PERFORM
@@ -132,6 +131,9 @@ BEGIN
   END IF;
   next_id := CASE WHEN has_rest THEN ids[most] END;
   IF first_at IS NOT NULL THEN
+    UPDATE rate_limit.turns AS t -- The times of its last turn have changed.
+    SET reserved_until = 0
+    WHERE t.queue = queue_name AND t.key = next_key;
     PERFORM rate_limit._ring(queue_name, first_at);
   END IF;
 END

@@ -60,7 +60,7 @@ BEGIN
       SELECT j.id
       FROM rate_limit.jobs AS j
       WHERE j.queue = queue_name AND j.key = ANY (shut_keys) AND j.state = 'scheduled'
-        AND j.state IN ('scheduled', 'available') AND j.run_at <= horizon AND j.blocked_by IS NULL
+        AND j.state IN ('scheduled', 'available') AND j.run_at <= horizon AND j.blocked_by IS NULL AND NOT j.awaits_turn
       LIMIT 1000
       FOR NO KEY UPDATE SKIP LOCKED
     );

@@ -4,7 +4,8 @@ CREATE OR REPLACE FUNCTION rate_limit._write_jobs(
   queue_name text, bucket_names text[], bucket_keys text[], item_buckets integer[], item_counts double precision[], job_sizes
   integer[], job_last_items integer[], job_keys text[], job_payloads text[], job_priorities integer[], job_unique_ids text[],
   job_jitters bigint[], job_not_befores bigint[], job_max_attempts integer[], job_outcomes text[], job_ats bigint[], clock
-  bigint, job_slot_sizes integer[], slot_names text[], slot_keys text[], slot_counts double precision[], job_max_ages bigint[]
+  bigint, job_slot_sizes integer[], slot_names text[], slot_keys text[], slot_counts double precision[], job_max_ages bigint[],
+  job_weights integer[]
 ) RETURNS bigint[] LANGUAGE plpgsql VOLATILE
 SET search_path = pg_catalog, pg_temp
 AS $function$
@@ -17,7 +18,7 @@ BEGIN
   WITH written AS (
     INSERT INTO rate_limit.jobs (
       queue, key, priority, run_at, not_before, jitter, payload, unique_id, limit_names, limit_keys, counts, max_attempts,
-      enqueued_at, expires_at, slot_names, slot_keys, slot_counts
+      enqueued_at, expires_at, weight, awaits_turn, slot_names, slot_keys, slot_counts
     )
     SELECT
       queue_name, u.key, u.priority, u.run_at, u.not_before, nullif(u.jitter, 0), u.payload::jsonb, u.unique_id,
@@ -40,6 +41,8 @@ BEGIN
         ELSE item_counts[u.last_item - u.size + 1:u.last_item]
       END,
       u.max_attempts, clock, greatest(clock, u.not_before) + u.max_age,
+      CASE WHEN u.weight IS NOT NULL THEN least(greatest(u.weight, 1), 100) END,
+      u.weight IS NOT NULL,
       CASE WHEN u.slot_size > 0 THEN _write_jobs.slot_names[u.last_slot - u.slot_size + 1:u.last_slot] END,
       CASE WHEN u.slot_size > 0 THEN _write_jobs.slot_keys[u.last_slot - u.slot_size + 1:u.last_slot] END,
       CASE WHEN u.slot_size > 0 THEN _write_jobs.slot_counts[u.last_slot - u.slot_size + 1:u.last_slot] END
@@ -47,10 +50,10 @@ BEGIN
       SELECT u.*, sum(u.slot_size) OVER (ORDER BY u.nth)::integer AS last_slot
       FROM unnest(
         job_keys, job_priorities, job_ats, job_not_befores, job_jitters, job_payloads, job_unique_ids, job_max_attempts,
-        job_sizes, job_last_items, job_outcomes, job_slot_sizes, job_max_ages
+        job_sizes, job_last_items, job_outcomes, job_slot_sizes, job_max_ages, job_weights
       ) WITH ORDINALITY AS u (
         key, priority, run_at, not_before, jitter, payload, unique_id, max_attempts, size, last_item, outcome, slot_size, max_age,
-        nth
+        weight, nth
       )
     ) AS u
     WHERE u.outcome = 'scheduled'

@@ -5,6 +5,7 @@ use std::time::Duration;
 /// # Default
 /// - `max_payload`: 256 KiB
 /// - `max_attempts`: 10
+/// - `turns`: `false`
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub struct QueueConfig {
@@ -13,11 +14,20 @@ pub struct QueueConfig {
     /// The number of failures after which a job is dead, unless [`Job::max_attempts`](crate::queue::Job::max_attempts) sets
     /// another one. 0 is taken as 1.
     pub max_attempts: u32,
+    /// Whether the groups of the queue take turns. A group that enqueues 10,000 jobs then delays the single job of another group
+    /// by no more than one round: in a round, each group that waits reserves tokens for one job, or for as many as its
+    /// [`weight`](crate::queue::Job::weight) says, or for those that start within 0.1 s.
+    ///
+    /// A job reserves its tokens when its group has its turn, and not when it is enqueued. So
+    /// [`Ticket::run_at`](crate::queue::Ticket::run_at) is the earliest time, not the time at which it will run, and an enqueue is
+    /// not denied by a limit's `max_reserved`. Only jobs that are enqueued with this configuration take turns; workers need
+    /// not have it.
+    pub turns: bool,
 }
 
 impl Default for QueueConfig {
     fn default() -> Self {
-        Self { max_payload: 256 * 1024, max_attempts: 10 }
+        Self { max_payload: 256 * 1024, max_attempts: 10, turns: false }
     }
 }
 

@@ -31,6 +31,9 @@ impl<'a> Enqueueing<'a> {
             arrays.not_befores.push(job.not_before);
             arrays.max_attempts.push(job.max_attempts);
             arrays.max_ages.push(job.max_age);
+            if let Some(weight) = job.weight.filter(|_| !only_estimate) {
+                arrays.weights.get_or_insert_default().push(weight);
+            }
             arrays.slot_sizes.push(i32::try_from(job.slots.len()).unwrap_or(i32::MAX));
             for slot in &job.slots {
                 arrays.slot_names.push(Arc::clone(&slot.name));

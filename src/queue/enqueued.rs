@@ -15,7 +15,8 @@ pub struct Ticket {
     /// The job's id.
     pub id: i64,
     /// When it will run, on the database's clock: when its reserved tokens are available, and later if its group is late. A
-    /// job that waits for slots starts later than that. If a duplicate already runs or is done, this time has passed.
+    /// job that waits for slots starts later than that. In a queue with [`turns`](crate::queue::QueueConfig::turns), this is the
+    /// earliest time. If a duplicate already runs or is done, this time has passed.
     pub run_at: SystemTime,
     /// The time from now until `run_at`; zero if the job is due, runs or is done.
     pub wait: Duration,

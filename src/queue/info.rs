@@ -173,6 +173,9 @@ pub struct JobInfo {
     /// The limit because of which no worker has started the job, 10 s after its time: they do not define it, or define it as
     /// another kind. `None` for a job that has started, and once a worker that defines the limit looks for jobs.
     pub blocked_by: Option<String>,
+    /// Whether the job has not reserved its tokens yet, because it waits for a turn of its group:
+    /// [`QueueConfig::turns`](crate::queue::QueueConfig::turns). Its `run_at` is then the earliest time.
+    pub awaits_turn: bool,
 }
 
 /// The name of the limit in a job's column of this name.
@@ -195,6 +198,7 @@ impl fmt::Debug for JobInfo {
             .field("waits", &self.waits)
             .field("waiting_until", &self.waiting_until)
             .field("blocked_by", &self.blocked_by)
+            .field("awaits_turn", &self.awaits_turn)
             .finish_non_exhaustive()
     }
 }
@@ -224,6 +228,7 @@ impl From<JobRow> for JobInfo {
             waits: row.waits.unsigned_abs(),
             waiting_until: row.waits_until.map(time::from_micros),
             blocked_by: row.blocked_by.as_deref().map(blocked_by).map(str::to_owned),
+            awaits_turn: row.awaits_turn,
         }
     }
 }

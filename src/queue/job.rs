@@ -52,6 +52,7 @@ pub struct Job {
     run_at: Option<SystemTime>,
     max_attempts: Option<u32>,
     max_age: Option<Duration>,
+    weight: u32,
 }
 
 /// A checked job.
@@ -69,6 +70,8 @@ pub(super) struct ReadyJob {
     pub(super) not_before: Option<i64>,
     pub(super) max_attempts: i32,
     pub(super) max_age: Option<i64>,
+    /// `None`: the queue has no turns.
+    pub(super) weight: Option<i32>,
 }
 
 impl fmt::Debug for Job {
@@ -103,6 +106,7 @@ impl Job {
             run_at: None,
             max_attempts: None,
             max_age: None,
+            weight: 1,
         })
     }
 
@@ -159,6 +163,14 @@ impl Job {
     /// job starts. [`requeue`](crate::queue::Queue::requeue) takes the bound away.
     pub const fn max_age(mut self, age: Duration) -> Self {
         self.max_age = Some(age);
+        self
+    }
+
+    /// Sets how many jobs of its group reserve tokens together when it is the group's turn (default: 1; from 1 to 100), in a queue
+    /// with [`turns`](crate::queue::QueueConfig::turns). The first waiting job of a group counts. So while all groups wait, a group of
+    /// weight 3 starts three times as many jobs as a group of weight 1. Without turns, this has no effect.
+    pub const fn weight(mut self, weight: u32) -> Self {
+        self.weight = weight;
         self
     }
 
@@ -220,6 +232,7 @@ impl Job {
             jitter: time::length(self.jitter, "the jitter")?,
             not_before: self.run_at.map(|at| time::soon(at, "run_at")).transpose()?,
             max_attempts: i32::try_from(max_attempts).unwrap_or(i32::MAX),
+            weight: config.turns.then(|| i32::try_from(self.weight.clamp(1, 100)).unwrap_or(1)),
             max_age: self.max_age.map(|age| time::length(age, "max_age")).transpose()?,
         })
     }

@@ -76,6 +76,7 @@ mod queue_slots;
 mod queue_slots_killed;
 mod queue_stopped;
 mod queue_tokens;
+mod queue_turns;
 mod queue_unique_ids;
 mod queue_waits;
 mod queue_woken;

@@ -125,7 +125,8 @@ pub(crate) async fn claim(
         .bind(claim.lease)
         .bind(claim.sleep);
     let mut claimed = Claimed::default();
-    let rows = claim.limits.bind_with_slots(query).bind(claim.listens).bind(claim.passed_over).fetch_all(conn).await?;
+    let query = claim.limits.bind_with_slots(query).bind(claim.listens).bind(claim.passed_over);
+    let rows = claim.limits.bind_shards_with_slots(query).fetch_all(conn).await?;
     let arrived = Instant::now();
     for row in rows {
         let Some(id) = row.try_get("job_id")? else {

@@ -20,6 +20,8 @@ pub(crate) struct JobArrays {
     pub(crate) max_attempts: Vec<i32>,
     /// In microseconds.
     pub(crate) max_ages: Vec<Option<i64>>,
+    /// The jobs wait for a turn of their group. `None`: the queue has no turns.
+    pub(crate) weights: Option<Vec<i32>>,
     /// The number of slot items of each job.
     pub(crate) slot_sizes: Vec<i32>,
     /// One element for each slot item.
@@ -67,7 +69,8 @@ pub(crate) async fn enqueue(
         .bind(has_slots.then(|| jobs.slot_names.iter().map(|name| &**name).collect::<Vec<&str>>()))
         .bind(has_slots.then(|| jobs.slot_keys.iter().map(|key| &**key).collect::<Vec<&str>>()))
         .bind(has_slots.then_some(&jobs.slot_counts))
-        .bind(jobs.max_ages.iter().any(Option::is_some).then_some(&jobs.max_ages));
+        .bind(jobs.max_ages.iter().any(Option::is_some).then_some(&jobs.max_ages))
+        .bind(&jobs.weights);
     let row = query.fetch_one(conn).await?;
     let outcomes: Vec<String> = row.try_get("job_outcomes")?;
     let ids = optional(row.try_get("job_ids")?);

@@ -94,6 +94,15 @@ impl KnownLimits {
             .bind(self.starts.iter().copied().chain(names.iter().map(|_| None)).collect::<Vec<_>>())
     }
 
+    /// Binds the number of shards of each limit of [`bind_with_slots`](Self::bind_with_slots).
+    pub(super) fn bind_shards_with_slots<'q>(
+        &self,
+        query: Query<'q, Postgres, PgArguments>,
+    ) -> Query<'q, Postgres, PgArguments> {
+        let slots = self.slots.names.iter().map(|_| None);
+        query.bind(self.shards.iter().copied().chain(slots).collect::<Vec<Option<i32>>>())
+    }
+
     /// Binds the seven arguments of a function that uses the buckets of reservations.
     pub(crate) fn bind_with_shards<'q>(
         &'q self,

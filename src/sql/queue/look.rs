@@ -44,6 +44,7 @@ pub(crate) struct JobRow {
     pub(crate) waits: i32,
     pub(crate) waits_until: Option<i64>,
     pub(crate) blocked_by: Option<String>,
+    pub(crate) awaits_turn: bool,
 }
 
 /// Selects jobs; `None` matches any.
@@ -126,6 +127,7 @@ pub(crate) async fn job_rows(
             waits: row.try_get("waits")?,
             waits_until: row.try_get("waits_until")?,
             blocked_by: row.try_get("blocked_by")?,
+            awaits_turn: row.try_get("awaits_turn")?,
         })
     };
     rows.iter().map(job).collect()

@@ -70,7 +70,7 @@ impl QueueStatements {
                pg_catalog.count(*) FILTER (WHERE state = 'dead') AS dead, \
                pg_catalog.count(*) FILTER (WHERE state = 'cancelled') AS cancelled, \
                pg_catalog.min(enqueued_at) FILTER (WHERE state IN ('scheduled', 'available')) AS oldest, \
-               pg_catalog.min(run_at) FILTER (WHERE state IN ('scheduled', 'available')) AS next_at, \
+               pg_catalog.min(run_at) FILTER (WHERE state IN ('scheduled', 'available') AND NOT awaits_turn) AS next_at, \
                pg_catalog.max(waits_until) FILTER (WHERE waits_until > {clock}) AS waits_until, \
                pg_catalog.count(*) FILTER (WHERE blocked_by IS NOT NULL) AS blocked \
              FROM {quoted}.jobs WHERE queue = coalesce($1, queue) GROUP BY queue, key) AS c \
@@ -86,15 +86,15 @@ impl QueueStatements {
                j.limit_names, j.limit_keys, j.counts, j.used_counts, j.slot_names, j.slot_keys, j.slot_counts, j.max_attempts, j.failures, j.last_error, j.worker, \
                j.enqueued_at, j.started_at, j.finished_at, j.waits, \
                CASE WHEN j.state IN ('scheduled', 'available') AND j.run_at < h.until THEN h.until END AS waits_until, \
-               j.blocked_by \
+               j.blocked_by, j.awaits_turn \
              FROM {quoted}.jobs AS j LEFT JOIN held AS h ON h.queue = j.queue AND h.key = j.key \
              WHERE j.queue = coalesce($1, j.queue) AND j.key = coalesce($2, j.key) AND j.state = coalesce($3, j.state) \
                AND j.id = coalesce($4, j.id) \
              ORDER BY j.run_at, j.id LIMIT $5"
         );
         Self {
-            enqueue: call(ENQUEUED, "_enqueue", 28),
-            claim: call(&format!("*, {clock} AS clock"), "_claim", 14),
+            enqueue: call(ENQUEUED, "_enqueue", 29),
+            claim: call(&format!("*, {clock} AS clock"), "_claim", 15),
             claimed: call(CLAIMED, "_claimed_jobs", 2),
             failures: call("id, failures", "_claimed_jobs", 2),
             again: call("job_states", "_job_again", 12),

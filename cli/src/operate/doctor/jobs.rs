@@ -40,7 +40,7 @@ pub(super) async fn check(session: &mut Session) -> sqlx::Result<Finding> {
     let sql = format!(
         "SELECT count(*), count(*) FILTER (WHERE state IN ('scheduled', 'available')), \
            count(*) FILTER (WHERE state = 'running'), count(*) FILTER (WHERE state = 'dead'), \
-           max(clock.now - run_at) FILTER (WHERE state IN ('scheduled', 'available')), \
+           max(clock.now - run_at) FILTER (WHERE state IN ('scheduled', 'available') AND NOT awaits_turn), \
            max(clock.now - lease_until) FILTER (WHERE state = 'running'), \
            count(*) FILTER (WHERE state IN ('done', 'cancelled') AND finished_at < clock.now - {long_ended}), \
            max(clock.now - enqueued_at) FILTER (WHERE state IN ('scheduled', 'available')), \

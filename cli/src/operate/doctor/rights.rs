@@ -43,7 +43,7 @@ pub(super) async fn by_hand(session: &mut Session, role: &Role) -> sqlx::Result<
         "SELECT c.relname::text, \
            CASE WHEN has_table_privilege(c.oid, 'DELETE, TRUNCATE, TRIGGER') OR has_any_column_privilege(c.oid, 'INSERT, UPDATE') \
              THEN 'write' WHEN has_any_column_privilege(c.oid, 'SELECT') THEN 'read' ELSE '' END \
-         FROM {} WHERE c.relkind = 'r' AND c.relname IN ('rate_limits', 'jobs', 'groups', 'workers', 'queues') \
+         FROM {} WHERE c.relkind = 'r' AND c.relname IN ('rate_limits', 'jobs', 'groups', 'workers', 'queues', 'turns') \
          ORDER BY c.relname",
         session.relations
     );

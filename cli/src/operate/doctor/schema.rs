@@ -12,7 +12,7 @@ pub(super) const JOBS: &str = "jobs";
 
 /// The names of the limiter's tables, as SQL strings.
 pub(crate) const TABLES: &str =
-    "'rate_limits', 'answers', 'definitions', 'jobs', 'groups', 'workers', 'queues', 'migrations', 'objects'";
+    "'rate_limits', 'answers', 'definitions', 'jobs', 'groups', 'workers', 'queues', 'turns', 'migrations', 'objects'";
 
 /// The names of the limiter's views, as SQL strings.
 pub(super) const VIEWS: &str = "'buckets', 'limits', 'queue_groups', 'queue_jobs'";

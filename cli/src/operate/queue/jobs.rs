@@ -48,7 +48,8 @@ fn state(job: &JobInfo) -> String {
     let blocked = job.blocked_by.as_deref().map(|limit| {
         format!(", no worker defines its limit \"{}\", or defines it as another kind", shown(limit, WIDEST_NAME))
     });
-    format!("{}{}{}", job.state, until.unwrap_or_default(), blocked.unwrap_or_default())
+    let turn = if job.awaits_turn { ", waits for a turn of its group" } else { "" };
+    format!("{}{turn}{}{}", job.state, until.unwrap_or_default(), blocked.unwrap_or_default())
 }
 
 /// The name of a queue or a group, for a table.
@@ -119,6 +120,7 @@ pub(super) fn json(job: &JobInfo) -> Result<String, CliError> {
         "waits": job.waits,
         "waiting_until": job.waiting_until.map(exact),
         "blocked_by": job.blocked_by,
+        "awaits_turn": job.awaits_turn,
         "last_error": job.last_error,
         "unique_id": job.unique_id,
         "reserved": job.items.iter().map(item).collect::<Vec<_>>(),

@@ -1,0 +1,311 @@
+//! Queues whose groups take turns.
+
+use std::time::{Duration, SystemTime};
+
+use pg_limiter::queue::{EnqueueOutcome, Finish, Handler, Job, JobState, Queue, QueueConfig, handler_fn};
+use pg_limiter::sqlx::PgConnection;
+use pg_limiter::{Error, Item, KeySecret, Limit, Limiter, Limits};
+
+use crate::queue::{quick, until_in_state, work_until_done};
+use crate::support::gate::limiter;
+use crate::support::{Database, estimated, scheduled, sqlx};
+
+const SECOND: Duration = Duration::from_secs(1);
+const HOUR: Duration = Duration::from_secs(3600);
+
+fn limits() -> Limits {
+    Limits::new()
+        .define("api", Limit::token_bucket(20, SECOND).capacity(1))
+        .and_then(|limits| limits.define("slow", Limit::token_bucket(1, HOUR).capacity(1)))
+        .and_then(|limits| limits.define("window", Limit::fixed_window(3, HOUR)))
+        .and_then(|limits| limits.define("few", Limit::token_bucket(1, HOUR).capacity(1).max_reserved(1)))
+        .and_then(|limits| limits.define("slots", Limit::concurrency(1).lease(HOUR)))
+        .expect("limits")
+}
+
+fn with_turns(limiter: &Limiter) -> Queue {
+    let mut config = QueueConfig::default();
+    config.turns = true;
+    Queue::with_config(limiter, "turns", config).expect("a queue")
+}
+
+async fn turns(database: &Database) -> Queue {
+    with_turns(&limiter(&database.app, limits(), |_| {}))
+}
+
+fn job(limit: &'static str, tenant: &str) -> Job {
+    Job::new(Item::new(limit, "shared"), &tenant).expect("a job").group(tenant)
+}
+
+async fn enqueue(queue: &Queue, job: Job) -> i64 {
+    scheduled(&queue.enqueue(job).await.expect("an answer")).id
+}
+
+fn done() -> impl Handler {
+    handler_fn(|_, _: &mut PgConnection| Box::pin(async { Ok(Finish::Done) }))
+}
+
+/// The groups in the order in which their jobs started.
+async fn started(database: &Database) -> Vec<String> {
+    let order = "SELECT key FROM rate_limit.jobs WHERE started_at IS NOT NULL ORDER BY started_at, id";
+    sqlx::query_scalar(order).fetch_all(&database.pool).await.expect(order)
+}
+
+async fn count(database: &Database, sql: &'static str) -> i64 {
+    sqlx::query_scalar(sql).fetch_one(&database.pool).await.expect(sql)
+}
+
+const WAITING: &str = "SELECT count(*) FROM rate_limit.jobs WHERE awaits_turn";
+const ROWS: &str = "SELECT count(*) FROM rate_limit.turns";
+
+#[tokio::test]
+async fn groups_that_share_a_limit_take_turns() {
+    let database = Database::migrated().await;
+    let queue = turns(&database).await;
+    let jobs = (0..40).map(|_| job("api", "large"));
+    for outcome in queue.enqueue_all(jobs).await.expect("answers") {
+        assert_eq!(scheduled(&outcome).wait, Duration::ZERO, "the earliest time");
+    }
+    assert_eq!(count(&database, WAITING).await, 40);
+    let until = async {
+        until_in_state(&queue, JobState::Done, 5).await;
+        for tenant in ["small", "other"] {
+            enqueue(&queue, job("api", tenant)).await;
+        }
+        until_in_state(&queue, JobState::Done, 42).await;
+    };
+    let worker = queue.worker(quick(), done()).expect("a worker");
+    tokio::time::timeout(SECOND * 120, worker.run(until)).await.expect("in time").expect("a report");
+    let order = started(&database).await;
+    // A round is at most three jobs here, and those of 0.1 s, which are two.
+    for tenant in ["small", "other"] {
+        let behind = order.iter().skip_while(|key| *key != tenant).skip(1).filter(|key| *key == "large").count();
+        assert!(behind >= 20, "{tenant} waited for its turn, and not for all: {order:?}");
+    }
+    let in_order = "SELECT count(*) FROM (SELECT id, lag(id) OVER (ORDER BY started_at, run_at) AS before \
+                    FROM rate_limit.jobs WHERE key = 'large') AS j WHERE before > id";
+    assert_eq!(count(&database, in_order).await, 0);
+}
+
+/// Runs a worker until this query returns no more than `left`.
+async fn work_until(database: &Database, queue: &Queue, sql: &'static str, left: i64) {
+    let worker = queue.worker(quick(), done()).expect("a worker");
+    let until = async {
+        let due = "SELECT count(*) FROM rate_limit.jobs WHERE state IN ('scheduled', 'available', 'running') \
+                   AND NOT awaits_turn AND run_at < rate_limit._clock() + 200000";
+        while count(database, sql).await > left || count(database, due).await > 0 {
+            tokio::time::sleep(Duration::from_millis(10)).await;
+        }
+    };
+    tokio::time::timeout(SECOND * 60, worker.run(until)).await.expect("in time").expect("a report");
+}
+
+/// The groups of the jobs that have a reservation and have not started, by time, with the hours between them and the first one.
+async fn reserved(database: &Database) -> Vec<(String, i64)> {
+    let rows = "SELECT key, round((run_at - min(run_at) OVER ()) / 3600e6)::bigint FROM rate_limit.jobs \
+                WHERE state = 'scheduled' AND NOT awaits_turn ORDER BY run_at, id";
+    sqlx::query_as(rows).fetch_all(&database.pool).await.expect(rows)
+}
+
+fn hours(expected: &[(&str, i64)]) -> Vec<(String, i64)> {
+    expected.iter().map(|(key, hours)| ((*key).to_owned(), *hours)).collect()
+}
+
+/// Each group has the reservations of one turn, as many as its weight says.
+#[tokio::test]
+async fn a_group_reserves_for_one_turn_at_a_time() {
+    let database = Database::migrated().await;
+    let queue = turns(&database).await;
+    let of = |tenant: &str, weight: u32, jobs: u32| {
+        (0..jobs).map(move |_| job("slow", tenant).weight(weight)).collect::<Vec<_>>()
+    };
+    let jobs = [of("a", 1, 4), of("b", 3, 7), of("c", 0, 2)].concat();
+    let _ = queue.enqueue_all(jobs).await.expect("answers");
+    // The first job of "a" starts at once, so "a" has its second turn behind the first ones of the others.
+    work_until(&database, &queue, WAITING, 13 - 6).await;
+    let expected = [("b", 0), ("b", 1), ("b", 2), ("c", 3), ("a", 4)];
+    assert_eq!(reserved(&database).await, hours(&expected));
+    assert_eq!(started(&database).await, ["a"]);
+
+    // A new group waits for the others' turns, and not for their other jobs.
+    enqueue(&queue, job("slow", "d")).await;
+    work_until(&database, &queue, WAITING, 7).await;
+    assert_eq!(reserved(&database).await, hours(&[expected.as_slice(), &[("d", 5)]].concat()));
+
+    // The bucket owes what the jobs have reserved, and nothing for those that wait.
+    let left = queue.limiter().peek(("slow", "shared")).await.expect("a balance").remaining();
+    assert!((-6.0..-5.9).contains(&left), "{left}");
+}
+
+#[tokio::test]
+async fn a_cancelled_job_has_reserved_nothing_before_its_turn() {
+    let database = Database::migrated().await;
+    let queue = turns(&database).await;
+    let mut ids = Vec::new();
+    for _ in 0..5 {
+        ids.push(enqueue(&queue, job("slow", "a")).await);
+    }
+    work_until(&database, &queue, WAITING, 3).await;
+    let left = || async { queue.limiter().peek(("slow", "shared")).await.expect("a balance").remaining().round() };
+    assert_eq!(left().await, -1.0);
+    assert_eq!(queue.cancel(ids[4]).await.expect("a state"), JobState::Scheduled);
+    assert_eq!((left().await, count(&database, WAITING).await), (-1.0, 2));
+    // The job with the reservation gives it back. The next one of its group has its turn at once.
+    assert_eq!(queue.cancel(ids[1]).await.expect("a state"), JobState::Scheduled);
+    assert_eq!(left().await, 0.0);
+    work_until(&database, &queue, WAITING, 1).await;
+    assert_eq!(left().await, -1.0);
+    let next = queue.job(ids[2]).await.expect("an answer").expect("a job");
+    assert!(next.run_at < SystemTime::now() + HOUR, "it has the time of the cancelled job");
+}
+
+/// A transaction adds a job while a worker has emptied the group: the job has its turn when the transaction commits.
+#[tokio::test]
+async fn jobs_of_open_transactions_have_their_turn() {
+    let database = Database::migrated().await;
+    let queue = turns(&database).await;
+    enqueue(&queue, job("api", "a")).await;
+    let mut tx = database.app.begin().await.expect("begin");
+    let _ = scheduled(&queue.within(&mut tx).enqueue(job("api", "a")).await.expect("an answer"));
+    let mut other = database.app.begin().await.expect("begin");
+    // It does not wait for the other transaction.
+    let _ = scheduled(&queue.within(&mut other).enqueue(job("api", "a")).await.expect("an answer"));
+    other.rollback().await.expect("rollback");
+    let until = async {
+        until_in_state(&queue, JobState::Done, 1).await;
+        tokio::time::sleep(Duration::from_millis(500)).await;
+        assert_eq!(count(&database, ROWS).await, 1, "it is kept");
+        tx.commit().await.expect("commit");
+        until_in_state(&queue, JobState::Done, 2).await;
+        while count(&database, ROWS).await > 0 {
+            tokio::time::sleep(Duration::from_millis(10)).await;
+        }
+    };
+    let worker = queue.worker(quick(), done()).expect("a worker");
+    tokio::time::timeout(SECOND * 60, worker.run(until)).await.expect("in time").expect("a report");
+    assert_eq!(count(&database, "SELECT count(*) FROM rate_limit.jobs").await, 2);
+}
+
+#[tokio::test]
+async fn paused_groups_and_locked_buckets_hold_up_no_other() {
+    let database = Database::migrated().await;
+    let queue = turns(&database).await;
+    assert!(queue.pause_group("paused").await.expect("an answer"));
+    let locked = Job::new(Item::new("api", "locked"), &1).expect("a job").group("locked");
+    // The bucket exists.
+    enqueue(&queue, locked.clone()).await;
+    work_until_done(&queue, quick(), done(), 1).await;
+    let mut tx = database.app.begin().await.expect("begin");
+    let _ = queue.limiter().within(&mut tx).limit(Item::new("api", "locked")).await.expect("an answer");
+    for _ in 0..3 {
+        enqueue(&queue, job("api", "paused")).await;
+        enqueue(&queue, locked.clone()).await;
+        enqueue(&queue, job("api", "free")).await;
+    }
+    let until = async {
+        until_in_state(&queue, JobState::Done, 4).await;
+        tokio::time::sleep(Duration::from_millis(400)).await;
+        assert_eq!(count(&database, WAITING).await, 6, "neither reserves");
+        tx.rollback().await.expect("rollback");
+        until_in_state(&queue, JobState::Done, 7).await;
+        assert!(queue.resume_group("paused").await.expect("an answer"));
+        until_in_state(&queue, JobState::Done, 10).await;
+    };
+    let worker = queue.worker(quick(), done()).expect("a worker");
+    tokio::time::timeout(SECOND * 60, worker.run(until)).await.expect("in time").expect("a report");
+}
+
+#[tokio::test]
+async fn turns_keep_the_promises_of_a_job() {
+    let database = Database::migrated().await;
+    let queue = turns(&database).await;
+    // No bound denies a job.
+    for _ in 0..4 {
+        enqueue(&queue, job("few", "few")).await;
+    }
+    // A unique id.
+    let once = || job("api", "once").unique_id("once");
+    let id = enqueue(&queue, once()).await;
+    let EnqueueOutcome::Duplicate(ticket) = queue.enqueue(once()).await.expect("an answer").outcome() else {
+        panic!("a duplicate")
+    };
+    assert_eq!((ticket.id, ticket.state), (id, JobState::Scheduled));
+    // A time of its own, before which its group reserves for others.
+    let at = SystemTime::now() + SECOND * 2;
+    let timed = enqueue(&queue, job("api", "timed").run_at(at)).await;
+    assert!(matches!(
+        queue.enqueue(job("api", "timed").run_at(SystemTime::now() - HOUR)).await,
+        Err(Error::InvalidJob(pg_limiter::InvalidJob::RunAtPast))
+    ));
+    enqueue(&queue, job("api", "timed")).await;
+    // A maximum age.
+    let aged = enqueue(&queue, job("slow", "aged").max_age(SECOND)).await;
+    let late = enqueue(&queue, job("slow", "aged").max_age(SECOND)).await;
+    // Slots, and no tokens.
+    let slots = enqueue(&queue, Job::new(Item::new("slots", "s"), &1).expect("a job").group("slots")).await;
+    // An urgent job reserves before others of its group.
+    let _ = enqueue(&queue, job("window", "urgent")).await;
+    let urgent = enqueue(&queue, job("window", "urgent").priority(1)).await;
+    let estimate = queue.estimate(job("slow", "estimate")).await.expect("an estimate");
+    assert_eq!((estimated(&estimate).1, estimate.ahead), (Duration::ZERO, 0));
+    let until = async {
+        for id in [id, timed, aged, slots, urgent] {
+            while queue.job(id).await.expect("an answer").expect("a job").state != JobState::Done {
+                tokio::time::sleep(Duration::from_millis(20)).await;
+            }
+        }
+        while queue.job(late).await.expect("an answer").expect("a job").state != JobState::Cancelled {
+            tokio::time::sleep(Duration::from_millis(20)).await;
+        }
+    };
+    let worker = queue.worker(quick(), done()).expect("a worker");
+    tokio::time::timeout(SECOND * 60, worker.run(until)).await.expect("in time").expect("a report");
+    let early = "SELECT count(*) FROM rate_limit.jobs WHERE started_at < run_at OR started_at < not_before";
+    assert_eq!(count(&database, early).await, 0);
+    let first = "SELECT count(*) FROM rate_limit.jobs WHERE key = 'urgent' AND priority = 0 \
+                 AND started_at < (SELECT started_at FROM rate_limit.jobs WHERE key = 'urgent' AND priority = 1)";
+    assert_eq!(count(&database, first).await, 0);
+}
+
+#[tokio::test]
+async fn requeued_jobs_wait_for_a_turn_and_forgotten_groups_for_none() {
+    let database = Database::migrated().await;
+    let queue = with_turns(&limiter(&database.app, limits(), |config| {
+        config.key_secret = Some(KeySecret::new("a long enough secret of some bytes").expect("a secret"))
+    }));
+    let mut ids = Vec::new();
+    for _ in 0..3 {
+        ids.push(enqueue(&queue, job("slow", "a").max_attempts(1)).await);
+    }
+    sqlx::query("UPDATE rate_limit.jobs SET state = 'dead', finished_at = 1, awaits_turn = false")
+        .execute(&database.pool)
+        .await
+        .expect("dead");
+    sqlx::query("DELETE FROM rate_limit.turns").execute(&database.pool).await.expect("as after their turn");
+    assert_eq!(queue.requeue_dead().await.expect("a number"), 3);
+    assert_eq!((count(&database, WAITING).await, count(&database, ROWS).await), (3, 1));
+    work_until(&database, &queue, WAITING, 1).await;
+    assert_eq!((started(&database).await.len(), reserved(&database).await.len()), (1, 1));
+    let owner = limiter(&database.pool, limits(), |config| {
+        config.key_secret = Some(KeySecret::new("a long enough secret of some bytes").expect("a secret"))
+    });
+    let _ = owner.forget("a").await.expect("forgotten");
+    assert_eq!((count(&database, WAITING).await, count(&database, ROWS).await), (0, 0));
+}
+
+/// The times of a turn follow a changed limit, and the next turns with them.
+#[tokio::test]
+async fn turns_follow_a_changed_limit() {
+    let database = Database::migrated().await;
+    let queue = turns(&database).await;
+    for tenant in ["a", "b", "a", "b", "a", "b"] {
+        enqueue(&queue, job("slow", tenant)).await;
+    }
+    work_until(&database, &queue, WAITING, 3).await;
+    let faster = Limits::new().define("slow", Limit::token_bucket(20, SECOND).capacity(1)).expect("limits");
+    let queue = with_turns(&limiter(&database.app, faster, |_| {}));
+    work_until_done(&queue, quick(), done(), 6).await;
+    let in_order = "SELECT count(*) FROM (SELECT id, lag(id) OVER (PARTITION BY key ORDER BY started_at, run_at) AS before \
+                    FROM rate_limit.jobs) AS j WHERE before > id";
+    assert_eq!(count(&database, in_order).await, 0);
+}
