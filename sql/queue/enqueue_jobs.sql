@@ -21,7 +21,6 @@ DECLARE
   clock bigint;
   ops text[]; -- NULL: all jobs take tokens
   admitted integer[];
-  waits bigint[];
   slots bigint[]; -- when the tokens of scheduled jobs are available
   line_keys text[] := job_keys; -- the group of each job, or of the existing job of its id
   line_priorities integer[] := job_priorities;
@@ -40,7 +39,7 @@ BEGIN
   item_values := '{}';
   IF item_counts <> '{}' THEN
     SELECT d.call_admitted, d.call_waits, d.item_refused, d.item_values
-    INTO admitted, waits, item_refused, item_values
+    INTO admitted, job_waits, item_refused, item_values
     FROM rate_limit._decide(
       limit_kinds, limit_rates, limit_periods, limit_capacities, limit_max_reserved, limit_starts, limit_resolutions,
       limit_shards, bucket_names, bucket_keys, CASE WHEN NOT is_plain THEN item_buckets END, item_limits, item_counts, ops,
@@ -80,7 +79,7 @@ BEGIN
     FROM (
       SELECT u.*, sum(u.size) OVER (ORDER BY u.nth)::integer AS last_item
       FROM unnest(
-        job_keys, job_priorities, job_sizes, job_outcomes, admitted, waits, job_unique_ids, job_jitters, job_not_befores,
+        job_keys, job_priorities, job_sizes, job_outcomes, admitted, job_waits, job_unique_ids, job_jitters, job_not_befores,
         job_max_ages
       ) WITH ORDINALITY AS u (key, priority, size, outcome, admitted, wait, unique_id, jitter, not_before, max_age, nth)
     ) AS u

@@ -132,7 +132,7 @@ BEGIN
   next_id := CASE WHEN has_rest THEN ids[most] END;
   IF first_at IS NOT NULL THEN
     UPDATE rate_limit.turns AS t -- The times of its last turn have changed.
-    SET reserved_until = 0
+    SET reserved_until = coalesce((SELECT max(j.run_at) FROM rate_limit.jobs AS j WHERE j.id = ANY (ids)), t.reserved_until)
     WHERE t.queue = queue_name AND t.key = next_key;
     PERFORM rate_limit._ring(queue_name, first_at);
   END IF;
