@@ -138,7 +138,7 @@ impl LogKey {
                 line.has()
             ));
         }
-        self.of_client(peer.as_deref(), reported.as_deref()).map(Some)
+        self.of_client(peer, reported).map(Some)
     }
 
     /// The key of a client. `peer`: the address of the peer, if the log has it. `reported`: the header of the proxies, if the log

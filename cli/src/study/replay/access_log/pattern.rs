@@ -10,7 +10,7 @@ use crate::study::replay::events::YEARS;
 use crate::text::shortened;
 
 /// Names and values.
-pub(super) type Fields<'a> = Vec<(&'a str, Cow<'a, str>)>;
+pub(super) type Fields<'a> = Vec<(Cow<'a, str>, Cow<'a, str>)>;
 
 /// The values that a field may have.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -122,7 +122,7 @@ impl Pattern {
                     let (value, after) = self.value(field, rest, next).map_err(mismatch)?;
                     at = check(field, &value).map_err(mismatch)?.unwrap_or(at);
                     (rest, last) = (after, &field.name);
-                    fields.push((last, if value == "-" { Cow::Borrowed("") } else { value }));
+                    fields.push((last.into(), if value == "-" { "".into() } else { value }));
                 }
             }
         }
@@ -192,7 +192,7 @@ fn check(field: &Field, value: &str) -> Result<Option<i64>, String> {
     }
 }
 
-pub(super) fn is_digits(text: &str) -> bool {
+fn is_digits(text: &str) -> bool {
     !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_digit())
 }
 
