@@ -229,7 +229,7 @@ fn read(args: &ReplayArgs, sourced: Sourced, needs_keys: bool) -> Result<Recordi
 
 /// The tables, one for each limit that was applied.
 fn tables(args: &ReplayArgs, recording: &Recording, tallies: &[Tally]) -> Vec<String> {
-    let by = args.access_log.as_ref().map(|_| args.log.key.as_str());
+    let by = args.access_log.as_ref().map(|_| args.log.key());
     let mut lines = Vec::new();
     for (place, tally) in tallies.iter().enumerate() {
         if place > 0 {
@@ -249,7 +249,7 @@ fn picture(args: &ReplayArgs, pictured: Pictured) -> Picture {
     };
     let mut heading = args.recorded().map(name).unwrap_or_default();
     if args.access_log.is_some() {
-        heading.push_str(&format!(", limited by {}", args.log.key));
+        heading.push_str(&format!(", limited by {}", args.log.key()));
     }
     if let Some(key) = &args.only_key {
         heading.push_str(&format!(", the key {}", escaped(key)));
