@@ -471,11 +471,8 @@ mod tests {
             ("---\n- at: 1\n", "with yq -o=json -I=0 '.[]' FILE"),
             ("---\n[{at: 1}]\n", "with yq -o=json -I=0 '.[]' FILE"),
         ] {
-            assert!(
-                of_record(head, true).is_some_and(|cause| cause.contains(words)),
-                "{head:?}: {:?}",
-                of_record(head, true)
-            );
+            let cause = of_record(head, true).unwrap_or_default();
+            assert!(cause.contains(words), "{head:?}: {cause}");
         }
         for head in [
             "",
