@@ -131,7 +131,6 @@ async fn replay(
     Ok(tallies)
 }
 
-/// The most panels in a picture.
 const MOST_PANELS: usize = 20;
 
 struct Pictured {

@@ -243,11 +243,9 @@ struct Outcome {
     denied: u64,
     /// The longest wait that a decision returned. For retried calls: the longest time from arrival to admission.
     longest_wait: Duration,
-    /// The most slots that were held at the same time.
     most_held: f64,
     /// Leases that ended before their release.
     lost: u64,
-    /// The slots that were held, on average.
     average_held: f64,
     /// The times at which tokens were used, in microseconds, and how many.
     uses: Vec<(i64, f64)>,

@@ -80,16 +80,14 @@ impl LogKey {
         } else {
             name.clone()
         };
-        let unused = [
-            ("--trusted-proxies", trusted.is_some()),
-            ("--trusted-header", options.trusted_header.is_some()),
-            ("--ipv6-prefix", options.ipv6_prefix.is_some()),
-            ("--ipv4-prefix", options.ipv4_prefix.is_some()),
-        ];
-        if let Some((option, _)) = unused.into_iter().find(|(_, is_given)| *is_given && name != CLIENT) {
-            return Err(CliError::usage(format!(
-                "{option} applies only to --key {CLIENT}, and the key is {name}: leave out one of them"
-            )));
+        if name != CLIENT {
+            let of_clients = [
+                ("--trusted-proxies", trusted.is_some()),
+                ("--trusted-header", options.trusted_header.is_some()),
+                ("--ipv6-prefix", options.ipv6_prefix.is_some()),
+                ("--ipv4-prefix", options.ipv4_prefix.is_some()),
+            ];
+            CliError::refuse_without(&format!("--key {CLIENT}"), &format!("--key {name}"), &of_clients)?;
         }
         let trusted = trusted.unwrap_or_default();
         let proxies = format!("{trusted},{UNKNOWN_PEER}").parse::<TrustedProxies>();
