@@ -30,7 +30,7 @@ fuzz_target!(|data: &[u8]| {
 });
 
 fn value(line: &LogLine<'_>, field: &str) -> String {
-    line.field(field).unwrap_or_default().into_owned()
+    line.field(field).unwrap_or_default().to_owned()
 }
 
 fn written(line: &LogLine<'_>) -> String {

@@ -2,7 +2,6 @@
 //! output: headings, verdicts and bars, or JSON.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use clap::Args;
@@ -17,7 +16,7 @@ use crate::json;
 use crate::output::{self, Progress};
 use crate::text::{grouped, tokens};
 use pg_limiter::migrate::Migrator;
-use pg_limiter::{Decision, Error, Item, Limit, LimitBuilder, Limiter, LimiterConfig, Limits, Schema};
+use pg_limiter::{Call, Decision, Error, Item, Limit, LimitBuilder, Limiter, LimiterConfig, Limits, Schema};
 
 #[derive(Args, Debug)]
 pub(crate) struct DemoArgs {
@@ -28,44 +27,33 @@ pub(crate) struct DemoArgs {
 
 pub(crate) async fn run(args: &DemoArgs, database: Database) -> Result<(), CliError> {
     let running = database.start_durable().await?;
-    let stage = Stage::set(&running, args.json).await?;
-    let shown = show(&stage).await;
+    let mut stage = Stage::set(&running, args.json).await?;
+    let shown = show(&mut stage).await;
     // The schema is dropped in any case. If both steps fail, the first error is returned.
     let struck = stage.strike().await;
     shown.and(struck)
 }
 
-async fn show(stage: &Stage) -> Result<(), CliError> {
-    let progress = Progress::parts("demo", 5);
-    let pause = async || {
-        progress.add(1);
-        tokio::time::sleep(Duration::from_millis(700)).await;
-    };
+async fn show(stage: &mut Stage) -> Result<(), CliError> {
     stage.introduce()?;
     token_bucket(stage).await?;
-    pause().await;
     sliding_window(stage).await?;
-    pause().await;
     reservation(stage).await?;
-    pause().await;
     together(stage).await?;
-    pause().await;
     hammer(stage).await
 }
 
 const CAPACITY: f64 = 10.0;
 
 /// A bucket of tokens for each user, which refills continuously, as in F. Pachot's article on rate limiting in YugabyteDB.
-async fn token_bucket(stage: &Stage) -> Result<(), CliError> {
-    stage.heading(1, "Token bucket", "2 tokens per second for each user, at most 10")?;
+async fn token_bucket(stage: &mut Stage) -> Result<(), CliError> {
+    stage.scene("Token bucket", "2 tokens per second for each user, at most 10").await?;
     let limit = Limit::token_bucket(2, Duration::from_secs(1)).capacity(CAPACITY);
     let limiter = stage.limiter([("requests", limit)])?;
 
     // One call after another, slow enough to watch, until the bucket is empty.
     for call in 1..=20 {
-        let decision = limiter.limit(("requests", "franck")).await?;
-        stage.decision(&format!("call {call}"), &decision, CAPACITY)?;
-        if decision.is_denied() {
+        if stage.call(&format!("call {call}"), &limiter, ("requests", "franck"), CAPACITY).await?.is_some() {
             break;
         }
         tokio::time::sleep(Duration::from_millis(80)).await;
@@ -75,31 +63,27 @@ async fn token_bucket(stage: &Stage) -> Result<(), CliError> {
         let balance = limiter.peek(("requests", "franck")).await?.remaining();
         stage.balance(&format!("{:.1} s later", f64::from(halves) / 2.0), balance, CAPACITY)?;
     }
-    let decision = limiter.limit(("requests", "franck", 3.0)).await?;
-    stage.decision("3 tokens", &decision, CAPACITY)?;
-    let decision = limiter.limit(("requests", "somebody else")).await?;
-    stage.decision("another user", &decision, CAPACITY)
+    stage.call("3 tokens", &limiter, ("requests", "franck", 3.0), CAPACITY).await?;
+    stage.call("another user", &limiter, ("requests", "somebody else"), CAPACITY).await.map(drop)
 }
 
 const RATE: f64 = 5.0;
 
-async fn sliding_window(stage: &Stage) -> Result<(), CliError> {
-    stage.heading(2, "Sliding window", "at most 5 calls in the last 2 seconds, counted in 4 sub-intervals")?;
+async fn sliding_window(stage: &mut Stage) -> Result<(), CliError> {
+    stage.scene("Sliding window", "at most 5 calls in the last 2 seconds, counted in 4 sub-intervals").await?;
     let limit = Limit::sliding_window(RATE, Duration::from_secs(2)).resolution(4);
     let limiter = stage.limiter([("searches", limit)])?;
 
     let mut promise = None;
     for call in 1..=7 {
-        let decision = limiter.limit(("searches", "u1")).await?;
-        promise = decision.retry_after().map(|wait| (tokio::time::Instant::now() + wait, wait));
-        stage.decision(&format!("call {call}"), &decision, RATE)?;
+        let retry_after = stage.call(&format!("call {call}"), &limiter, ("searches", "u1"), RATE).await?;
+        promise = retry_after.map(|wait| (tokio::time::Instant::now() + wait, wait));
         tokio::time::sleep(Duration::from_millis(120)).await;
     }
     // After its `retry_after`, the denied call is allowed.
     if let Some((at, wait)) = promise {
         tokio::time::sleep_until(at).await;
-        let decision = limiter.limit(("searches", "u1")).await?;
-        stage.decision(&format!("{} later", seconds(wait)), &decision, RATE)?;
+        stage.call(&format!("{} later", seconds(wait)), &limiter, ("searches", "u1"), RATE).await?;
     }
     Ok(())
 }
@@ -107,8 +91,8 @@ async fn sliding_window(stage: &Stage) -> Result<(), CliError> {
 const JOBS: usize = 5;
 
 /// Jobs that come all at once get reservations for later times, instead of denials.
-async fn reservation(stage: &Stage) -> Result<(), CliError> {
-    stage.heading(3, "Reservations", "2 jobs per second, at most 1 at once; the others wait for their reservation")?;
+async fn reservation(stage: &mut Stage) -> Result<(), CliError> {
+    stage.scene("Reservations", "2 jobs per second, at most 1 at once; the others wait for their reservation").await?;
     let limit = Limit::token_bucket(2, Duration::from_secs(1)).capacity(1);
     let limiter = stage.limiter([("jobs", limit)])?;
 
@@ -142,12 +126,9 @@ enum AppError {
 }
 
 /// Two limits and the app's own INSERT in one transaction, all or nothing.
-async fn together(stage: &Stage) -> Result<(), CliError> {
-    stage.heading(
-        4,
-        "With your own writes",
-        "a limit per user, a limit per organisation and an INSERT, in one transaction",
-    )?;
+async fn together(stage: &mut Stage) -> Result<(), CliError> {
+    let limits = "a limit per user, a limit per organisation and an INSERT, in one transaction";
+    stage.scene("With your own writes", limits).await?;
     let limit = |capacity: u32| Limit::token_bucket(1, Duration::from_secs(3600)).capacity(capacity);
     let limiter = stage.limiter([("per_user", limit(2)), ("per_org", limit(5))])?;
     let table = format!("{}.messages", stage.schema.quoted());
@@ -210,8 +191,8 @@ const CALLS: u64 = 16;
 const ALLOWS: u32 = 250;
 
 /// Many concurrent tasks on one key: exactly as many calls are allowed as the limit has tokens.
-async fn hammer(stage: &Stage) -> Result<(), CliError> {
-    stage.heading(5, "Exact under load", &format!("{TASKS} concurrent tasks on one key with {ALLOWS} tokens"))?;
+async fn hammer(stage: &mut Stage) -> Result<(), CliError> {
+    stage.scene("Exact under load", &format!("{TASKS} concurrent tasks on one key with {ALLOWS} tokens")).await?;
     // The rate is so slow that no token is refilled during the demo.
     let limit = Limit::token_bucket(1, Duration::from_secs(86_400)).capacity(ALLOWS);
     let limiter = stage.limiter([("tickets", limit)])?;
@@ -263,7 +244,8 @@ struct Stage {
     server: String,
     json: bool,
     /// The number of the present scene; 0 before the first.
-    scene: AtomicU32,
+    scene: u32,
+    progress: Progress,
 }
 
 /// A line of the output as JSON.
@@ -287,7 +269,7 @@ impl Stage {
         Migrator::new(schema.clone()).run(&pool).await?;
         let version: String = sqlx::query_scalar("SHOW server_version").fetch_one(&pool).await?;
         let server = running.private_source().map_or_else(|| format!("your server, version {version}"), str::to_owned);
-        Ok(Self { pool, schema, server, json, scene: AtomicU32::new(0) })
+        Ok(Self { pool, schema, server, json, scene: 0, progress: Progress::parts("demo", 5) })
     }
 
     fn introduce(&self) -> Result<(), CliError> {
@@ -314,23 +296,35 @@ impl Stage {
         dropped.map(drop).map_err(left)
     }
 
-    fn heading(&self, number: u32, title: &str, limit: &str) -> Result<(), CliError> {
-        self.scene.store(number, Ordering::Relaxed);
-        let line = format!("\n{}  {limit}", paint(BOLD, &format!("{number}. {title}")));
+    /// Begins the next scene, after a pause.
+    async fn scene(&mut self, title: &str, limit: &str) -> Result<(), CliError> {
+        if self.scene > 0 {
+            self.progress.add(1);
+            tokio::time::sleep(Duration::from_millis(700)).await;
+        }
+        self.scene += 1;
+        let line = format!("\n{}  {limit}", paint(BOLD, &format!("{}. {title}", self.scene)));
         self.show(line, None, json!({"title": title, "limit": limit}))
     }
 
     /// Prints the line, or the object after the numbers of the scene and the step.
     fn show(&self, line: String, step: Option<&str>, object: Value) -> Result<(), CliError> {
-        let scene = self.scene.load(Ordering::Relaxed);
-        output::line(if self.json { json::line(&Shown { scene, step, object }) } else { line })
+        output::line(if self.json { json::line(&Shown { scene: self.scene, step, object }) } else { line })
     }
 
-    /// `allowed  █████░░░░░  5 left`
-    fn decision(&self, step: &str, decision: &Decision, capacity: f64) -> Result<(), CliError> {
-        let wait = decision.retry_after().map(|wait| format!(", retry after {}", seconds(wait))).unwrap_or_default();
-        let line = format!("  {step:<14} {}  {}{wait}", verdict(decision), bar(decision.remaining(), capacity));
-        self.show(line, Some(step), json::decided(decision))
+    /// Makes a call, and shows the decision: `allowed  █████░░░░░  5 left`. Returns when a denied call would be allowed.
+    async fn call(
+        &self,
+        step: &str,
+        limiter: &Limiter,
+        call: impl Into<Call> + Send,
+        capacity: f64,
+    ) -> Result<Option<Duration>, CliError> {
+        let decision = limiter.limit(call).await?;
+        let retry_after = decision.retry_after();
+        let wait = retry_after.map(|wait| format!(", retry after {}", seconds(wait))).unwrap_or_default();
+        let line = format!("  {step:<14} {}  {}{wait}", verdict(&decision), bar(decision.remaining(), capacity));
+        self.show(line, Some(step), json::decided(&decision)).map(|()| retry_after)
     }
 
     fn balance(&self, step: &str, balance: f64, capacity: f64) -> Result<(), CliError> {

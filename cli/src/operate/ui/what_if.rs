@@ -111,7 +111,7 @@ async fn simulate(app: &App, fields: &Fields, log: Vec<u8>) -> Result<Outcome, C
         }
         let format = Some(field("log_format")).filter(|format| !format.is_empty()).map(str::parse).transpose();
         let log_format = format.map_err(|reason| CliError::usage(format!("--log-format: {reason}")))?;
-        Some((log, LogOptions { log_format, key: field("log_key").to_owned(), ..LogOptions::default() }))
+        Some((log, LogOptions { log_format, key: Some(field("log_key").to_owned()), ..LogOptions::default() }))
     } else {
         options.push(format!("--traffic={traffic}"));
         None

@@ -82,7 +82,6 @@ async fn bench(args: &BenchArgs, running: &Running, setup: &BenchSetup) -> Resul
     if args.json { output::line(json::line(&report)) } else { output::lines(meaning(&report)) }
 }
 
-/// Measures the round trip to the server with `SELECT 1`.
 async fn round_trip(running: &Running, time: Duration) -> Result<Latency, CliError> {
     let mut connection = running.connect().await?;
     let warm = WARM_UP.min(time / 4);

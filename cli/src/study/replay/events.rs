@@ -182,11 +182,8 @@ fn given<'de, D: Deserializer<'de>, T: Deserialize<'de>>(deserializer: D) -> Res
 
 /// Converts milliseconds to whole microseconds.
 fn micros(at: &serde_json::Number) -> Result<i64, String> {
-    let micros = match at.as_i64() {
-        Some(whole) => whole.checked_mul(1000),
-        // The cast saturates, so the range check rejects numbers that are too large.
-        None => at.as_f64().map(|millis| (millis * 1000.0).round() as i64),
-    };
+    // The cast saturates, so the range check rejects numbers that are too large. Those in the range are exact.
+    let micros = at.as_f64().map(|millis| (millis * 1000.0).round() as i64);
     micros
         .filter(|micros| YEARS.contains(micros))
         .ok_or_else(|| format!("`at` is {at}, which is not a time in milliseconds between the years 1800 and 2199"))

@@ -44,7 +44,6 @@ pub(super) struct Summary {
 }
 
 impl Recording {
-    /// Reads all lines.
     pub(super) fn read(
         source: Source,
         log: Option<Log>,

@@ -1,6 +1,6 @@
 use std::collections::HashSet;
 use std::path::{Path, PathBuf};
-use std::sync::{Arc, mpsc};
+use std::sync::Arc;
 
 use clap::Args;
 
@@ -13,7 +13,7 @@ use crate::study::lines::{Bound, LineArgs, Source};
 use crate::study::plot::{Became, Bins, Clock, Panel, Picture, PlotArgs};
 use crate::study::replay::access_log::LogOptions;
 use crate::study::replay::recording::{Fault, Log, Recording};
-use crate::study::replay::sandbox::{Purpose, Sandbox, Timed, in_time_order};
+use crate::study::replay::sandbox::{CHUNK, Purpose, Sandbox, Timed, in_time_order};
 use crate::study::replay::tally::{Decisions, Tally, table};
 use crate::study::{defined, named};
 use crate::text::{describe, escaped, grouped};
@@ -99,34 +99,29 @@ async fn replay(
     let mut tallies = Vec::new();
     for pass in 0..recording.passes() {
         let (mut tally, mut decisions) = (Tally::default(), Decisions::default());
-        let (sender, faults) = mpsc::channel();
         let questions = pictured.as_ref().map(|drawn| drawn.questions(recording.applied(pass))).unwrap_or_default();
-        let lines = recording.pass(pass, &Progress::hidden())?.filter_map(move |next| match next {
-            Ok(timed) => Some(timed),
-            // Unreadable lines were counted before: only JSON has an object for each.
-            Err(Fault::Line(_)) if !json => None,
-            Err(fault) => sender.send(fault).ok().and(None),
-        });
-        let mut calls = in_time_order(questions, lines);
-        let mut goes_on = true;
-        while goes_on {
-            let each = |timed: Timed<Purpose>, decision| {
-                if let Some(drawn) = pictured.as_mut() {
+        let mut lines = in_time_order(questions, recording.pass(pass, &Progress::hidden())?).peekable();
+        while lines.peek().is_some() {
+            let mut calls = Vec::new();
+            for next in lines.by_ref().take(CHUNK) {
+                match next {
+                    Ok(timed) => calls.push(timed),
+                    // Unreadable lines were counted before: only JSON has an object for each.
+                    Err(Fault::Line(line)) if json => decisions.add_bad(&line),
+                    Err(Fault::Line(_)) => {}
+                    Err(Fault::End(error)) => return Err(error),
+                }
+            }
+            for (timed, decision) in sandbox.decide(calls, &recording.limits).await? {
+                if let Some(drawn) = pictured {
                     drawn.add(&timed, &decision);
                 }
-                let Purpose::Line(place) = timed.tag else { return };
+                let Purpose::Line(place) = timed.tag else { continue };
                 progress.add(1);
                 if json {
                     decisions.add(place, timed.op, &decision);
                 } else {
                     tally.add(&timed, &decision);
-                }
-            };
-            goes_on = sandbox.decide_some(&mut calls, &recording.limits, each).await?;
-            for fault in faults.try_iter() {
-                match fault {
-                    Fault::End(error) => return Err(error),
-                    Fault::Line(line) => decisions.add_bad(&line),
                 }
             }
             decisions.print()?;
@@ -136,7 +131,6 @@ async fn replay(
     Ok(tallies)
 }
 
-/// The most panels in a picture.
 const MOST_PANELS: usize = 20;
 
 struct Pictured {
@@ -234,7 +228,7 @@ fn read(args: &ReplayArgs, sourced: Sourced, needs_keys: bool) -> Result<Recordi
 
 /// The tables, one for each limit that was applied.
 fn tables(args: &ReplayArgs, recording: &Recording, tallies: &[Tally]) -> Vec<String> {
-    let by = args.access_log.as_ref().map(|_| args.log.key.as_str());
+    let by = args.access_log.as_ref().map(|_| args.log.key());
     let mut lines = Vec::new();
     for (place, tally) in tallies.iter().enumerate() {
         if place > 0 {
@@ -254,7 +248,7 @@ fn picture(args: &ReplayArgs, pictured: Pictured) -> Picture {
     };
     let mut heading = args.recorded().map(name).unwrap_or_default();
     if args.access_log.is_some() {
-        heading.push_str(&format!(", limited by {}", args.log.key));
+        heading.push_str(&format!(", limited by {}", args.log.key()));
     }
     if let Some(key) = &args.only_key {
         heading.push_str(&format!(", the key {}", escaped(key)));

@@ -40,25 +40,17 @@ impl Sandbox {
         Ok(Self { connection, schema, rate_limits: None })
     }
 
-    /// Decides the next calls, in the given order, which must be the order of time. Returns whether there were any.
-    pub(crate) async fn decide_some<T>(
+    /// Decides calls, in the given order, which must be the order of time. Returns each with its decision.
+    pub(crate) async fn decide<T>(
         &mut self,
-        calls: &mut impl Iterator<Item = Timed<T>>,
+        calls: Vec<Timed<T>>,
         limits: &Limits,
-        mut each: impl FnMut(Timed<T>, Result<Decision, InvalidCall>),
-    ) -> Result<bool, CliError> {
-        let chunk: Vec<Timed<T>> = calls.take(CHUNK).collect();
-        if chunk.is_empty() {
-            return Ok(false);
-        }
+    ) -> Result<impl Iterator<Item = (Timed<T>, Result<Decision, InvalidCall>)> + use<T>, CliError> {
         let asked = |timed: &Timed<T>| CallAt::new(moment(timed.at), timed.op, timed.call.clone());
-        let asked: Vec<CallAt> = chunk.iter().map(asked).collect();
+        let asked: Vec<CallAt> = calls.iter().map(asked).collect();
         let rate_limits = || TransactionLimiter::in_schema(limits.clone(), self.schema.clone());
         let rate_limits = self.rate_limits.get_or_insert_with(rate_limits);
-        for (timed, decision) in chunk.into_iter().zip(rate_limits.decide_at(&mut self.connection, &asked).await?) {
-            each(timed, decision);
-        }
-        Ok(true)
+        Ok(calls.into_iter().zip(rate_limits.decide_at(&mut self.connection, &asked).await?))
     }
 
     /// Empties the tables, for another run with other limits.
@@ -84,7 +76,7 @@ pub(crate) struct Timed<T> {
     pub(crate) at: i64,
     pub(crate) op: Op,
     pub(crate) call: Call,
-    /// Identifies the call to the caller of [`Sandbox::decide_some`].
+    /// Identifies the call to the caller of [`Sandbox::decide`].
     pub(crate) tag: T,
 }
 
@@ -97,15 +89,15 @@ pub(super) enum Purpose {
 }
 
 /// Merges two sequences of calls, each in the order of time. If times are equal, `first` goes first.
-pub(super) fn in_time_order<T>(
+pub(super) fn in_time_order<T, E>(
     first: impl IntoIterator<Item = Timed<T>>,
-    second: impl IntoIterator<Item = Timed<T>>,
-) -> impl Iterator<Item = Timed<T>> {
+    second: impl IntoIterator<Item = Result<Timed<T>, E>>,
+) -> impl Iterator<Item = Result<Timed<T>, E>> {
     let (mut first, mut second) = (first.into_iter().peekable(), second.into_iter().peekable());
-    std::iter::from_fn(move || match (first.peek(), second.peek()) {
-        (Some(one), Some(other)) if other.at < one.at => second.next(),
-        (Some(_), _) => first.next(),
-        (None, _) => second.next(),
+    std::iter::from_fn(move || {
+        let is_due =
+            |one: &Timed<T>| second.peek().is_none_or(|other| other.as_ref().is_ok_and(|other| one.at <= other.at));
+        first.next_if(is_due).map(Ok).or_else(|| second.next())
     })
 }
 
@@ -113,15 +105,19 @@ pub(super) fn in_time_order<T>(
 mod tests {
     use super::*;
 
-    fn row(tag: char, times: &[i64]) -> Vec<Timed<char>> {
-        times.iter().map(|at| Timed { at: *at, op: Op::Limit, call: Call::from(("a", "")), tag }).collect()
+    fn merged(first: &[i64], second: &[i64]) -> Vec<(i64, char)> {
+        let row = |tag, times: &[i64]| {
+            let timed = |at: &i64| Timed { at: *at, op: Op::Limit, call: Call::from(("a", "")), tag };
+            times.iter().map(timed).collect::<Vec<_>>()
+        };
+        let merged = in_time_order(row('q', first), row('c', second).into_iter().map(Ok::<_, ()>));
+        merged.map(|timed| timed.map(|timed| (timed.at, timed.tag)).expect("a call")).collect()
     }
 
     #[test]
     fn merging_keeps_every_event_and_takes_ties_from_the_first() {
-        let merged: Vec<(i64, char)> =
-            in_time_order(row('q', &[1, 3, 3, 9]), row('c', &[0, 3, 4])).map(|timed| (timed.at, timed.tag)).collect();
-        assert_eq!(merged, [(0, 'c'), (1, 'q'), (3, 'q'), (3, 'q'), (3, 'c'), (4, 'c'), (9, 'q')]);
-        assert_eq!(in_time_order(row('q', &[]), row('c', &[5])).count(), 1);
+        let all = merged(&[1, 3, 3, 9], &[0, 3, 4]);
+        assert_eq!(all, [(0, 'c'), (1, 'q'), (3, 'q'), (3, 'q'), (3, 'c'), (4, 'c'), (9, 'q')]);
+        assert_eq!(merged(&[], &[5]).len(), 1);
     }
 }

@@ -22,7 +22,7 @@ use crate::study::replay::{CHUNK, Sandbox, Timed};
 pub(crate) use crate::study::simulate::traffic::SimulateArgs;
 use crate::study::simulate::traffic::{MOST_CALLS, Traffic};
 use crate::text::{aligned, grouped, percent, period_micros, tokens, wait};
-use pg_limiter::{Call, Decision, InvalidCall, Item, Kind, LeaseId, Limit, Limits, Op};
+use pg_limiter::{Call, Item, Kind, LeaseId, Limit, Limits, Op};
 
 /// The limits, and the calls that each of them is offered.
 struct Prepared<'a> {
@@ -168,12 +168,8 @@ impl Prepared<'_> {
             let last = if retry { *first } else { i64::MAX };
             let next = || asked.peek_mut().filter(|step| step.0.0 <= last).map(PeekMut::pop);
             let chunk: Vec<_> = iter::from_fn(next).take(CHUNK).map(|step| self.timed(name, step)).collect();
-            let mut impossible = None;
-            let each = |timed: Timed<Step>, decision: Result<Decision, InvalidCall>| {
-                let decision = match decision {
-                    Ok(decision) => decision,
-                    Err(error) => return impossible = Some(error),
-                };
+            for (timed, decision) in sandbox.decide(chunk, limits).await? {
+                let decision = decision?;
                 let Step::Call(nth, lease) = timed.tag else {
                     if let Step::Release(lease) = timed.tag
                         && let Some(since) = held.remove(&lease)
@@ -181,7 +177,8 @@ impl Prepared<'_> {
                         slots += held_for(since, timed.at);
                         outcome.lost += u64::from(!decision.is_allowed());
                     }
-                    return panel.balance(timed.at, decision.remaining());
+                    panel.balance(timed.at, decision.remaining());
+                    continue;
                 };
                 progress.add(1);
                 let became = Became::of(&decision, decision.is_denied());
@@ -193,7 +190,7 @@ impl Prepared<'_> {
                         held.insert(lease, timed.at);
                         outcome.most_held = outcome.most_held.max(panel.capacity() - decision.remaining());
                     }
-                    return;
+                    continue;
                 }
                 outcome.deny(wait.filter(|_| !retry));
                 let wait = wait.and_then(|wait| i64::try_from(wait.as_micros()).ok()).unwrap_or(i64::MAX);
@@ -202,10 +199,6 @@ impl Prepared<'_> {
                 if retry && again < traffic.length {
                     self.ask(limit, again, nth, &mut asked);
                 }
-            };
-            sandbox.decide_some(&mut chunk.into_iter(), limits, each).await?;
-            if let Some(error) = impossible {
-                return Err(error.into());
             }
             if outcome.offered > MOST_CALLS as u64 && retry {
                 return Err(CliError::usage(format!(
@@ -250,11 +243,9 @@ struct Outcome {
     denied: u64,
     /// The longest wait that a decision returned. For retried calls: the longest time from arrival to admission.
     longest_wait: Duration,
-    /// The most slots that were held at the same time.
     most_held: f64,
     /// Leases that ended before their release.
     lost: u64,
-    /// The slots that were held, on average.
     average_held: f64,
     /// The times at which tokens were used, in microseconds, and how many.
     uses: Vec<(i64, f64)>,

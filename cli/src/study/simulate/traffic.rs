@@ -160,9 +160,9 @@ impl SimulateArgs {
         let fastest = limits().max_by(|a, b| rate(a).total_cmp(&rate(b)));
         let usual = fastest.map(|limit| Pace { calls: times * limit.rate(), per: period(limit) });
         let capacity = limits().map(Limit::capacity).fold(0.0, f64::max);
-        let bursts = [("--burst", args.burst.is_some()), ("--pause", args.pause.is_some())];
-        if let (false, Some((option, _))) = (args.traffic == Shape::Bursts, bursts.iter().find(|(_, given)| *given)) {
-            return Err(CliError::usage(format!("{option} requires --traffic bursts")));
+        if args.traffic != Shape::Bursts {
+            let of_bursts = [("--burst", args.burst.is_some()), ("--pause", args.pause.is_some())];
+            CliError::refuse_without("--traffic bursts", "other traffic", &of_bursts)?;
         }
         if args.burst.is_some_and(|burst| burst < 1.0) {
             return Err(CliError::usage("--burst is less than 1: use 1 call or more"));
@@ -195,7 +195,6 @@ impl SimulateArgs {
 /// A hundred years, as for periods.
 const LONGEST: i64 = 3_155_760_000_000_000;
 
-/// The most calls in a run.
 pub(super) const MOST_CALLS: usize = 1_000_000;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]

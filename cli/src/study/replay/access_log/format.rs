@@ -1,16 +1,17 @@
 //! The format of an access log, what a log collector writes before its lines, the guess for a line that has another format, and
 //! the fields of a line.
 
-use std::borrow::Cow;
+use std::collections::VecDeque;
 use std::str::FromStr;
 use std::sync::LazyLock;
 
+use regex::Regex;
 use serde::de::IgnoredAny;
 use serde_json::{Map, Value};
 
 use crate::study::lines::UnreadableLine;
 use crate::study::replay::access_log::address::address;
-use crate::study::replay::access_log::pattern::{Fields, Mismatch, NO_ADDRESS, Pattern, TimeForm, is_digits};
+use crate::study::replay::access_log::pattern::{Fields, Mismatch, NO_ADDRESS, Pattern, TimeForm};
 use crate::study::replay::access_log::servers::{of_apache, of_nginx};
 use crate::study::replay::events::{Event, json_reason};
 
@@ -53,8 +54,8 @@ impl LogFormat {
 
     /// Advice for a line that no known format reads. Changes the reason if the line only begins like JSON.
     fn hint(&self, line: &str, reason: &mut String) -> Option<String> {
-        let collected = COLLECTORS.iter().find_map(|(name, rest, begin)| Some((*name, rest(line)?, *begin)));
-        let inner = collected.map_or(line, |(_, rest, _)| rest);
+        let collected = COLLECTORS.iter().find_map(|collector| Some((collector, collector.rest(line)?)));
+        let inner = collected.map_or(line, |(_, rest)| rest);
         let is_object = inner.starts_with('{') && !self.patterns.is_empty();
         let object = is_object.then(|| serde_json::from_str::<IgnoredAny>(inner));
         Some(match (object, collected) {
@@ -64,7 +65,7 @@ impl LogFormat {
                     .into()
             }
             (Some(Ok(_)), _) => {
-                let before = collected.map(|(name, ..)| format!("{name}:")).unwrap_or_default();
+                let before = collected.map(|(collector, _)| format!("{}:", collector.name)).unwrap_or_default();
                 format!(
                     "the line is JSON: name its fields, as in --log-format {before}json:time=FIELD,remote_addr=FIELD"
                 )
@@ -74,7 +75,7 @@ impl LogFormat {
                 *reason = format!("it begins with {{ and is no JSON: {}", json_reason(&error));
                 return None;
             }
-            (_, Some((name, _, begin))) if self.collector.is_none_or(|(own, ..)| *own != name) => {
+            (_, Some((Collector { name, begin, .. }, _))) if self.collector.is_none_or(|own| own.name != *name) => {
                 format!("the line begins {begin}: use --log-format {name}:FORMAT, with the format string of the server")
             }
             _ if !reason.contains(NO_ADDRESS) => return None,
@@ -89,7 +90,7 @@ impl LogFormat {
 
     fn read<'a>(&'a self, line: &'a str) -> Result<LogLine<'a>, Mismatch> {
         let line = match self.collector {
-            Some((_, rest, begin)) => rest(line).ok_or_else(|| (0, format!("it does not begin {begin}")))?,
+            Some(own) => own.rest(line).ok_or_else(|| (0, format!("it does not begin {}", own.begin)))?,
             None => line,
         };
         if self.patterns.is_empty() {
@@ -99,7 +100,7 @@ impl LogFormat {
         for pattern in &self.patterns {
             match pattern.divide(line) {
                 Ok((at, fields)) => {
-                    return Ok(LogLine { at, content: Content::Fields(fields), renamed: &self.renamed });
+                    return Ok(LogLine { at, fields, renamed: &self.renamed });
                 }
                 Err(mismatch) => closest = if mismatch.0 >= closest.0 { mismatch } else { closest },
             }
@@ -147,7 +148,7 @@ impl FromStr for LogFormat {
 
     fn from_str(text: &str) -> Result<Self, String> {
         let (first, rest) = text.split_once(':').unwrap_or((text, ""));
-        if let Some(collector) = COLLECTORS.iter().find(|(name, ..)| *name == first) {
+        if let Some(collector) = COLLECTORS.iter().find(|collector| collector.name == first) {
             let inner = if rest.is_empty() { Self::default() } else { rest.parse()? };
             if inner.collector.is_some() {
                 return Err(format!("\"{text}\" has two collectors: give one"));
@@ -182,7 +183,7 @@ static KNOWN: LazyLock<Vec<LogFormat>> = LazyLock::new(|| {
     let layouts = ["vhost", &format!("{BEHIND_PROXY}{HEADERS}"), BEHIND_PROXY, "json"].map(str::to_owned);
     let mut texts = vec!["combined".to_owned(), "common".to_owned()];
     texts.extend_from_slice(&layouts);
-    for (name, ..) in &COLLECTORS {
+    for Collector { name, .. } in COLLECTORS.iter() {
         texts.push((*name).to_owned());
         texts.extend(layouts.iter().map(|layout| format!("{name}:{layout}")));
     }
@@ -205,8 +206,8 @@ fn of_host_name(line: &str) -> Option<String> {
     line.split(' ').next().filter(|name| is_host_name(name))?;
     let is_whole = |format: &&LogFormat| {
         let Ok(line) = format.read(line) else { return false };
-        let [logname, user] = ["remote_logname", "user"].map(|name| line.field(name).unwrap_or_default().into_owned());
-        address(&logname).is_none() && !user.contains(' ')
+        let [logname, user] = ["remote_logname", "user"].map(|name| line.field(name).unwrap_or_default());
+        address(logname).is_none() && !user.contains(' ')
     };
     let format = &OF_NAMES.iter().find(is_whole)?.text;
     Some(format!("--log-format '{format}' --key '%h' (if the first field is the name of the client)"))
@@ -216,7 +217,7 @@ fn reads(format: &LogFormat, line: &str) -> bool {
     let Ok(read) = format.read(line) else { return false };
     // Two addresses: the first may be a proxy's. A number may be what is left of one, or a time.
     let is_number = |host: &str| host.bytes().all(|byte| byte.is_ascii_digit() || byte == b'.');
-    let is_proxy = |host: Cow<'_, str>| address(&host).is_some() || is_number(&host);
+    let is_proxy = |host: &str| address(host).is_some() || is_number(host);
     if read.own("server_port").is_none() && read.own("host").is_some_and(is_proxy) {
         return false;
     }
@@ -226,7 +227,7 @@ fn reads(format: &LogFormat, line: &str) -> bool {
             list.is_empty() || list.split(',').all(|part| is_client(part.trim()))
         }
         // A message of an application has a time, but no client.
-        _ => read.field("remote_addr").is_some_and(|client| address(&client).is_some()),
+        _ => read.field("remote_addr").is_some_and(|client| address(client).is_some()),
     }
 }
 
@@ -236,125 +237,75 @@ fn is_host_name(text: &str) -> bool {
     text.split('.').all(is_label) && last.chars().any(|c| c.is_ascii_alphabetic())
 }
 
-/// A program that writes a text before each line: its name, the line without that text, and how its lines begin, for messages.
-type Collector = (&'static str, fn(&str) -> Option<&str>, &'static str);
+/// A program that writes a text before each line.
+#[derive(Debug)]
+struct Collector {
+    name: &'static str,
+    /// That text.
+    before: Regex,
+    /// How its lines begin, for messages.
+    begin: &'static str,
+}
 
-const COLLECTORS: [Collector; 4] = [
-    ("syslog", syslog, "as lines of syslog: Dec 16 00:00:00 host nginx: .."),
-    // `docker logs -t`, `kubectl logs --timestamps`.
-    ("docker", time, "with a time like 2026-01-01T00:00:00.000000000Z"),
-    // `docker compose logs`, also with a time.
-    ("compose", compose, "with the name of a service: web-1  | .."),
-    // The files of Kubernetes.
-    ("cri", cri, "as in Kubernetes: 2026-01-01T00:00:00.000000000Z stdout F .."),
-];
+static COLLECTORS: LazyLock<[Collector; 4]> = LazyLock::new(|| {
+    let time = "[0-9]{4}-[0-9]{2}-[0-9]{2}T[0-9]{2}:[0-9]{2}:[0-9]{2}(?:[.,][0-9]+)?(?:Z|[+-][0-9]{2}:?[0-9]{2}) ";
+    let classic_time = "[A-Za-z]{3} +[0-9]+ (?:[0-9]{4} )?[0-9]{2}:[0-9]{2}:[0-9]{2}[^ ]* ";
+    // The values in an element may have `\]` and `\"`.
+    let structured_data = r#"(?:-|(?:\[(?:[^"\]]|"(?:[^"\\]|\\.)*")*\])+) "#;
+    // The host, the program, its process, and the kind of the message; then the data.
+    let rfc_5424 = format!(r"1 (?:- |{time})(?:[^ ]* ){{4}}{structured_data}\x{{feff}}*");
+    // Also in colours, as on a terminal and with `--ansi always`.
+    let colours = r"(?:\x1b\[[0-9;]*m)*";
+    [
+        // Also with the priority, `<190>`.
+        (
+            "syslog",
+            format!("(?:<[0-9]+>)?(?:{rfc_5424}|(?:{time}|{classic_time})[^ ]* [^ ]+: )"),
+            "as lines of syslog: Dec 16 00:00:00 host nginx: ..",
+        ),
+        // `docker logs -t`, `kubectl logs --timestamps`.
+        ("docker", time.to_owned(), "with a time like 2026-01-01T00:00:00.000000000Z"),
+        // `docker compose logs`, also with a time.
+        (
+            "compose",
+            format!(r"{colours}[A-Za-z0-9._-]+ *{colours} *\|{colours} {colours}(?:{time})?"),
+            "with the name of a service: web-1  | ..",
+        ),
+        // The files of Kubernetes.
+        ("cri", format!("{time}std(?:out|err) F "), "as in Kubernetes: 2026-01-01T00:00:00.000000000Z stdout F .."),
+    ]
+    .map(|(name, before, begin)| Collector {
+        name,
+        before: Regex::new(&format!("^(?:{before})")).expect("a regular expression"),
+        begin,
+    })
+});
 
-/// Also with a time in ISO 8601, with the priority, `<190>`, and as in RFC 5424.
-fn syslog(line: &str) -> Option<&str> {
-    let line = match line.strip_prefix('<') {
-        Some(rest) => rest.split_once('>').filter(|(priority, _)| is_digits(priority))?.1,
-        None => line,
-    };
-    if let Some(line) = line.strip_prefix("1 ") {
-        // The time may be absent. The host, the program, its process, and the kind of the message; then the data.
-        let rest = line.strip_prefix("- ").or_else(|| time(line))?;
-        let [.., rest] = rest.splitn(5, ' ').collect::<Vec<_>>()[..] else { return None };
-        return structured_data(rest).map(|rest| rest.trim_start_matches('\u{feff}'));
+impl Collector {
+    /// The line without the text before it.
+    fn rest<'l>(&self, line: &'l str) -> Option<&'l str> {
+        Some(&line[self.before.find(line)?.end()..])
     }
-    let rest = time(line).or_else(|| classic_time(line))?;
-    let (_host, rest) = rest.split_once(' ')?;
-    let (tag, rest) = rest.split_once(": ")?;
-    (!tag.is_empty() && !tag.contains(' ')).then_some(rest)
-}
-
-/// Skips the data of RFC 5424, and the blank after it: `-`, or elements in brackets. Their values may have `\]` and `\"`.
-fn structured_data(text: &str) -> Option<&str> {
-    if let Some(rest) = text.strip_prefix("- ") {
-        return Some(rest);
-    }
-    let [mut is_inside, mut is_quoted, mut is_escaped] = [false; 3];
-    for (place, c) in text.char_indices() {
-        match c {
-            _ if is_escaped => is_escaped = false,
-            '\\' => is_escaped = is_inside,
-            '"' => is_quoted = is_inside && !is_quoted,
-            '[' | ']' if !is_quoted => is_inside = c == '[',
-            _ if is_inside => {}
-            ' ' if place > 0 => return Some(&text[place + 1..]),
-            _ => return None,
-        }
-    }
-    None
-}
-
-/// Skips `Dec 16 00:00:00 `, also with a blank in place of the first digit of the day, or with a year.
-fn classic_time(line: &str) -> Option<&str> {
-    let (month, rest) = line.split_once(' ')?;
-    let (day, rest) = rest.trim_start_matches(' ').split_once(' ')?;
-    let (clock, rest) = match rest.split_once(' ')? {
-        (year, rest) if year.len() == 4 && is_digits(year) => rest.split_once(' ')?,
-        clock => clock,
-    };
-    let is_clock = clock.get(..8).is_some_and(|clock| clock.matches(':').count() == 2);
-    let is_month = month.len() == 3 && month.bytes().all(|byte| byte.is_ascii_alphabetic());
-    (is_month && is_digits(day) && is_clock).then_some(rest)
-}
-
-/// Skips a time in ISO 8601, and the blank after it.
-fn time(line: &str) -> Option<&str> {
-    let (time, rest) = line.split_once(' ')?;
-    time.parse::<jiff::Timestamp>().ok().map(|_| rest)
-}
-
-/// Also in colours, as on a terminal and with `--ansi always`.
-fn compose(line: &str) -> Option<&str> {
-    let (name, rest) = uncoloured(line).split_once('|')?;
-    let name = name.split('\u{1b}').next()?.trim_end();
-    let rest = uncoloured(uncoloured(rest).strip_prefix(' ')?);
-    let is_name = !name.is_empty() && name.chars().all(|c| c.is_ascii_alphanumeric() || matches!(c, '-' | '_' | '.'));
-    is_name.then(|| time(rest).unwrap_or(rest))
-}
-
-/// The text without the sequences at its beginning that set colours.
-fn uncoloured(mut text: &str) -> &str {
-    while let Some((codes, rest)) = text.strip_prefix("\u{1b}[").and_then(|text| text.split_once('m'))
-        && codes.chars().all(|c| c.is_ascii_digit() || c == ';')
-    {
-        text = rest;
-    }
-    text
-}
-
-fn cri(line: &str) -> Option<&str> {
-    let rest = time(line)?;
-    ["stdout F ", "stderr F "].iter().find_map(|stream| rest.strip_prefix(stream))
 }
 
 /// One request of the log. A `-` stands for an absent value, and is read as the empty string.
 #[derive(Debug)]
 pub struct LogLine<'a> {
     at: i64,
-    content: Content<'a>,
+    fields: Fields<'a>,
     renamed: &'a Renamed,
-}
-
-#[derive(Debug)]
-enum Content<'a> {
-    Fields(Fields<'a>),
-    Json(Map<String, Value>),
 }
 
 impl<'a> LogLine<'a> {
     fn of_json(line: &str, renamed: &'a Renamed) -> Result<Self, String> {
         let object =
             serde_json::from_str(line).map_err(|error| format!("not a JSON object: {}", json_reason(&error)))?;
-        let line = Self { at: 0, content: Content::Json(object), renamed };
-        let text = line.meaning("time").filter(|text| !text.is_empty()).ok_or_else(|| {
+        let line = Self { at: 0, fields: fields_of(object), renamed };
+        let time = line.meaning("time").filter(|text| !text.is_empty()).ok_or_else(|| {
             format!("no field has the time: name it with --log-format json:time=FIELD; {}", line.has())
         })?;
-        let at = TimeForm::Any.micros(&text);
-        let at = at.ok_or_else(|| format!("\"{text}\" is not a time like {}", TimeForm::Any.example()))?;
-        drop(text);
+        let at = TimeForm::Any.micros(time);
+        let at = at.ok_or_else(|| format!("\"{time}\" is not a time like {}", TimeForm::Any.example()))?;
         Ok(Self { at, ..line })
     }
 
@@ -365,46 +316,32 @@ impl<'a> LogLine<'a> {
 
     /// The value of a field by a name of the tool, such as `path`, or by the format's own name. `None` if the line has no such
     /// field.
-    pub fn field(&self, name: &str) -> Option<Cow<'_, str>> {
+    pub fn field(&self, name: &str) -> Option<&str> {
         match name {
             // Without the query.
-            "path" => self.field("uri").map(|uri| uri.split('?').next().unwrap_or_default().to_owned().into()),
+            "path" => self.field("uri")?.split('?').next(),
             "uri" => {
-                let of_request = || self.request().map(|(_, uri)| uri.into());
+                let of_request = || self.request().map(|(_, uri)| uri);
                 self.own("request_uri").or_else(of_request).or_else(|| self.meaning(name))
             }
-            "method" => self.meaning(name).or_else(|| self.request().map(|(method, _)| method.into())),
+            "method" => self.meaning(name).or_else(|| self.request().map(|(method, _)| method)),
             _ => self.meaning(name).or_else(|| self.own(name)),
         }
     }
 
-    /// The value of a field by the format's own name. In JSON, a dot selects a member, unless the name of a field has one.
-    pub(super) fn own(&self, name: &str) -> Option<Cow<'_, str>> {
-        match &self.content {
-            Content::Fields(fields) => {
-                fields.iter().find(|(own, _)| *own == name).map(|(_, value)| Cow::Borrowed(&**value))
-            }
-            Content::Json(object) => {
-                let value = object.get(name).or_else(|| {
-                    let (first, rest) = name.split_once('.')?;
-                    rest.split('.').try_fold(object.get(first)?, |value, part| value.get(part))
-                });
-                text(value?).map(Cow::Owned)
-            }
-        }
+    /// The value of a field by the format's own name.
+    pub(super) fn own(&self, name: &str) -> Option<&str> {
+        self.fields.iter().find(|(own, _)| own == name).map(|(_, value)| &**value)
     }
 
     /// The names of the line's fields, for messages.
     pub(super) fn has(&self) -> String {
-        let names: Vec<&str> = match &self.content {
-            Content::Fields(fields) => fields.iter().map(|(name, _)| *name).collect(),
-            Content::Json(object) => object.keys().map(String::as_str).take(20).collect(),
-        };
+        let names: Vec<&str> = self.fields.iter().map(|(name, _)| &**name).take(20).collect();
         format!("the line has the fields {}", names.join(", "))
     }
 
     /// The value with the meaning of one of the tool's names.
-    fn meaning(&self, name: &str) -> Option<Cow<'_, str>> {
+    fn meaning(&self, name: &str) -> Option<&str> {
         match self.renamed.iter().find(|(own, _)| own == name) {
             Some((_, field)) => self.own(field),
             None => meanings(name)?.find_map(|field| self.own(field)),
@@ -413,13 +350,29 @@ impl<'a> LogLine<'a> {
 
     /// The method and the URI of `GET /path?query HTTP/1.1`. A malformed request, as port scanners send them, has no method, and
     /// is the URI.
-    fn request(&self) -> Option<(String, String)> {
+    fn request(&self) -> Option<(&str, &str)> {
         let request = self.meaning("request")?;
-        let (method, rest) = request.split_once(' ').unwrap_or(("", &request));
+        let (method, rest) = request.split_once(' ').unwrap_or(("", request));
         let uri =
             rest.rsplit_once(' ').filter(|(_, protocol)| protocol.starts_with("HTTP/")).map_or(rest, |(uri, _)| uri);
-        Some((method.to_owned(), uri.to_owned()))
+        Some((method, uri))
     }
+}
+
+/// The fields of a JSON object, and those of the objects in it, whose names follow a dot. The outer ones are first.
+fn fields_of(object: Map<String, Value>) -> Fields<'static> {
+    let mut fields = Fields::new();
+    let mut objects = VecDeque::from([(String::new(), object)]);
+    while let Some((before, object)) = objects.pop_front() {
+        for (name, value) in object {
+            let name = format!("{before}{name}");
+            match value {
+                Value::Object(inner) => objects.push_back((name + ".", inner)),
+                value => fields.extend(text(value).map(|text| (name.into(), text.into()))),
+            }
+        }
+    }
+    fields
 }
 
 /// The tool's names, and the fields of formats that have the same meaning, the best first. A dot selects a member of a JSON object.
@@ -469,10 +422,10 @@ fn renamed(text: &str) -> Result<Renamed, String> {
 }
 
 /// A scalar as text. Headers may be arrays of their lines, which form one list.
-fn text(value: &Value) -> Option<String> {
+fn text(value: Value) -> Option<String> {
     match value {
         Value::String(text) if text == "-" => Some(String::new()),
-        Value::String(text) => Some(text.clone()),
+        Value::String(text) => Some(text),
         Value::Number(_) | Value::Bool(_) => Some(value.to_string()),
         Value::Null => Some(String::new()),
         Value::Array(values) => {

@@ -13,8 +13,8 @@ use pg_limiter::web::{ClientAddress, InvalidNetworks, KeyExtractor, TrustedProxi
 /// The name of the client's address.
 const CLIENT: &str = "remote_addr";
 
-/// How an access log is read. The defaults are those of the command line, and of `ClientAddress`.
-#[derive(Args, Clone, Debug)]
+/// How an access log is read.
+#[derive(Args, Clone, Debug, Default)]
 #[group(skip)]
 pub(crate) struct LogOptions {
     /// Format of the lines: common, combined, vhost, json, json:time=FIELD,remote_addr=FIELD,.., or the format string of the
@@ -24,8 +24,9 @@ pub(crate) struct LogOptions {
     pub(crate) log_format: Option<LogFormat>,
     /// Field of a request to use as the key: remote_addr (the key of the client in the web layer), path, uri, user, method,
     /// status, user_agent, referer, host, or any field of the format as it is, such as '$http_x_api_key' or '%{X-Api-Key}i'
-    #[arg(long, help_heading = HEADING, value_name = "FIELD", requires = "access_log", default_value = "remote_addr")]
-    pub(crate) key: String,
+    /// [default: remote_addr]
+    #[arg(long, help_heading = HEADING, value_name = "FIELD", requires = "access_log")]
+    pub(crate) key: Option<String>,
     /// Networks of your own proxies, such as 10.0.0.0/8,192.0.2.7, as in the web layer: a request from one of them is the
     /// client's that the header of --trusted-header reports, which must be a field of the log [default: none]
     #[arg(long, help_heading = HEADING, value_name = "NETWORKS", requires = "access_log", value_parser = networks)]
@@ -33,28 +34,21 @@ pub(crate) struct LogOptions {
     /// Header in which the proxies report the client's address [default: x-forwarded-for]
     #[arg(long, help_heading = HEADING, value_name = "NAME", requires = "access_log")]
     pub(crate) trusted_header: Option<HeaderName>,
-    /// Prefix length, in bits, of an IPv6 client's key
-    #[arg(long, help_heading = HEADING, value_name = "BITS", requires = "access_log", default_value = "64",
+    /// Prefix length, in bits, of an IPv6 client's key [default: 64]
+    #[arg(long, help_heading = HEADING, value_name = "BITS", requires = "access_log",
           value_parser = clap::value_parser!(u8).range(0..=128))]
-    pub(crate) ipv6_prefix: u8,
-    /// Prefix length, in bits, of an IPv4 client's key
-    #[arg(long, help_heading = HEADING, value_name = "BITS", requires = "access_log", default_value = "32",
+    pub(crate) ipv6_prefix: Option<u8>,
+    /// Prefix length, in bits, of an IPv4 client's key [default: 32]
+    #[arg(long, help_heading = HEADING, value_name = "BITS", requires = "access_log",
           value_parser = clap::value_parser!(u8).range(0..=32))]
-    pub(crate) ipv4_prefix: u8,
+    pub(crate) ipv4_prefix: Option<u8>,
 }
 
 const HEADING: &str = "The access log";
 
-impl Default for LogOptions {
-    fn default() -> Self {
-        Self {
-            log_format: None,
-            key: CLIENT.to_owned(),
-            trusted_proxies: None,
-            trusted_header: None,
-            ipv6_prefix: 64,
-            ipv4_prefix: 32,
-        }
+impl LogOptions {
+    pub(crate) fn key(&self) -> &str {
+        self.key.as_deref().unwrap_or(CLIENT)
     }
 }
 
@@ -78,7 +72,7 @@ pub(crate) struct LogKey {
 impl LogKey {
     /// Finds the field that `--key` names: by a name of the tool, or as the format writes it (`$http_x_api_key`, `%{X-Api-Key}i`).
     pub(crate) fn new(format: &LogFormat, options: &LogOptions) -> Result<Self, CliError> {
-        let (name, trusted) = (options.key.clone(), options.trusted_proxies.as_deref());
+        let (name, trusted) = (options.key().to_owned(), options.trusted_proxies.as_deref());
         let field = if name.starts_with('%') {
             let own = field_name(&name);
             let no_field = || CliError::usage(format!("--key {name} is no directive of Apache's log formats"));
@@ -86,23 +80,22 @@ impl LogKey {
         } else {
             name.clone()
         };
-        let unused = [
-            ("--trusted-proxies", trusted.is_some()),
-            ("--trusted-header", options.trusted_header.is_some()),
-            ("--ipv6-prefix", options.ipv6_prefix != 64),
-            ("--ipv4-prefix", options.ipv4_prefix != 32),
-        ];
-        if let Some((option, _)) = unused.into_iter().find(|(_, is_given)| *is_given && name != CLIENT) {
-            return Err(CliError::usage(format!(
-                "{option} applies only to --key {CLIENT}, and the key is {name}: leave out one of them"
-            )));
+        if name != CLIENT {
+            let of_clients = [
+                ("--trusted-proxies", trusted.is_some()),
+                ("--trusted-header", options.trusted_header.is_some()),
+                ("--ipv6-prefix", options.ipv6_prefix.is_some()),
+                ("--ipv4-prefix", options.ipv4_prefix.is_some()),
+            ];
+            CliError::refuse_without(&format!("--key {CLIENT}"), &format!("--key {name}"), &of_clients)?;
         }
         let trusted = trusted.unwrap_or_default();
         let proxies = format!("{trusted},{UNKNOWN_PEER}").parse::<TrustedProxies>();
         let proxies = proxies.map_err(|error| CliError::usage(format!("--trusted-proxies: {error}")))?;
         let header = options.trusted_header.clone().unwrap_or(X_FORWARDED_FOR);
         let client = ClientAddress::behind(proxies.with_header(header.clone()));
-        let client = client.ipv6_prefix(options.ipv6_prefix).ipv4_prefix(options.ipv4_prefix);
+        let client =
+            client.ipv6_prefix(options.ipv6_prefix.unwrap_or(64)).ipv4_prefix(options.ipv4_prefix.unwrap_or(32));
         let key = Self { name, field, client, header, has_proxies: !trusted.trim().is_empty() };
         // Whether lines of this format can have the key.
         let header = key.header_field();
@@ -138,7 +131,7 @@ impl LogKey {
                 line.has()
             ));
         }
-        self.of_client(peer.as_deref(), reported.as_deref()).map(Some)
+        self.of_client(peer, reported).map(Some)
     }
 
     /// The key of a client. `peer`: the address of the peer, if the log has it. `reported`: the header of the proxies, if the log
@@ -219,7 +212,7 @@ mod tests {
         for peer in ["", "example.com:80", "Dec", "unix:", "203.0.113.1, 10.0.0.1", "203.0.113.1,"] {
             assert!(behind("").of_client(Some(peer), None).is_err(), "{peer}");
         }
-        let wide = keys(LogOptions { ipv6_prefix: 48, ipv4_prefix: 24, ..LogOptions::default() });
+        let wide = keys(LogOptions { ipv6_prefix: Some(48), ipv4_prefix: Some(24), ..LogOptions::default() });
         assert_eq!(wide.of_client(Some("2001:db8::1"), None).as_deref(), Ok("2001:db8::/48"));
         assert_eq!(wide.of_client(Some("203.0.113.7"), None).as_deref(), Ok("203.0.113.0/24"));
     }

@@ -1,16 +1,18 @@
 //! A format as a row of fields with literal text between them, and how a line is divided by it. The times of its lines.
 
 use std::borrow::Cow;
+use std::sync::LazyLock;
 
 use jiff::Timestamp;
 use jiff::fmt::strtime;
+use regex::Regex;
 
 use crate::study::replay::access_log::address::{ALL_FORWARDED, address};
 use crate::study::replay::events::YEARS;
 use crate::text::shortened;
 
 /// Names and values.
-pub(super) type Fields<'a> = Vec<(&'a str, Cow<'a, str>)>;
+pub(super) type Fields<'a> = Vec<(Cow<'a, str>, Cow<'a, str>)>;
 
 /// The values that a field may have.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -122,7 +124,7 @@ impl Pattern {
                     let (value, after) = self.value(field, rest, next).map_err(mismatch)?;
                     at = check(field, &value).map_err(mismatch)?.unwrap_or(at);
                     (rest, last) = (after, &field.name);
-                    fields.push((last, if value == "-" { Cow::Borrowed("") } else { value }));
+                    fields.push((last.into(), if value == "-" { "".into() } else { value }));
                 }
             }
         }
@@ -192,7 +194,7 @@ fn check(field: &Field, value: &str) -> Result<Option<i64>, String> {
     }
 }
 
-pub(super) fn is_digits(text: &str) -> bool {
+fn is_digits(text: &str) -> bool {
     !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_digit())
 }
 
@@ -217,18 +219,10 @@ fn until_quote(text: &str) -> (Cow<'_, str>, Option<&str>) {
         Some(end) => (&text[..end], Some(&text[end..])),
         None => (text, None),
     };
-    (if inside.contains('\\') { unescape(inside).into() } else { inside.into() }, after)
+    (if inside.contains('\\') { ESCAPED.replace_all(inside, "$1") } else { inside.into() }, after)
 }
 
-fn unescape(text: &str) -> String {
-    let mut plain = String::with_capacity(text.len());
-    let mut chars = text.chars().peekable();
-    while let Some(c) = chars.next() {
-        let next = chars.next_if(|next| c == '\\' && matches!(next, '"' | '\\'));
-        plain.push(next.unwrap_or(c));
-    }
-    plain
-}
+static ESCAPED: LazyLock<Regex> = LazyLock::new(|| Regex::new(r#"\\(["\\])"#).expect("a regular expression"));
 
 /// The time of the common log format: `17/May/2015:10:05:03 +0000`.
 pub(super) const COMMON: &str = "%d/%b/%Y:%H:%M:%S %z";

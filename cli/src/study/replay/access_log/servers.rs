@@ -1,32 +1,50 @@
 //! The format strings of nginx's `log_format` and of Apache's `LogFormat`.
 
+use std::borrow::Cow;
+use std::sync::LazyLock;
+
+use regex::{Captures, Regex};
+
 use crate::study::replay::access_log::pattern::{COMMON, Field, Kind, Piece, TimeForm, literal};
+
+/// A variable, written `$name` or `${name}`.
+static VARIABLE: LazyLock<Regex> =
+    LazyLock::new(|| Regex::new(r"\$(?:([A-Za-z0-9_]+)|\{([A-Za-z0-9_]+)\})?").expect("a regular expression"));
+/// A directive: conditions (`400,501`, `!200`), `<` or `>`, an argument in braces, and the letter.
+static DIRECTIVE: LazyLock<Regex> =
+    LazyLock::new(|| Regex::new(r"%[0-9,!<>]*(?:\{([^}]*)\})?[<>]*([^{<>])?").expect("a regular expression"));
+/// Two parts of a time, such as `%{%d/%b/%Y %T}t.%{%f}t`, and the text between them.
+static TWO_TIMES: LazyLock<Regex> =
+    LazyLock::new(|| Regex::new(r"%\{([^}]*%[^}]*)\}t([^%]*)%\{([^}]*%[^}]*)\}t").expect("a regular expression"));
 
 /// Divides a format string into its pieces. Quotes may be escaped, as in nginx's configuration.
 pub(super) fn of_nginx(format: &str) -> Result<Vec<Piece>, String> {
     // The query with its question mark: together with the path, this is the URI as the client sent it.
     let format = format.replace("\\\"", "\"").replace("$uri$is_args$args", "$request_uri");
-    let mut pieces = Vec::new();
-    let mut rest = format.as_str();
-    while let Some((text, after)) = rest.split_once('$') {
-        pieces.push(literal(text));
-        let (name, after) = variable(after).ok_or_else(|| format!("after $, \"{after}\" is no name of a variable"))?;
-        pieces.push(Piece::Field(variable_field(name)));
-        rest = after;
-    }
-    pieces.push(literal(rest));
-    pieces.retain(|piece| *piece != literal(""));
-    Ok(pieces)
+    divided(&format, &VARIABLE, |variable, after| {
+        let name = variable.get(1).or(variable.get(2));
+        let name = name.ok_or_else(|| format!("after $, \"{after}\" is no name of a variable"))?;
+        Ok(vec![Piece::Field(variable_field(name.as_str()))])
+    })
 }
 
-/// The name of a variable, written `name` or `{name}`, and what follows it.
-fn variable(text: &str) -> Option<(&str, &str)> {
-    let is_other = |c: char| !c.is_ascii_alphanumeric() && c != '_';
-    let (name, rest) = match text.strip_prefix('{') {
-        Some(text) => text.split_once('}')?,
-        None => text.split_at(text.find(is_other).unwrap_or(text.len())),
-    };
-    (!name.is_empty() && !name.contains(is_other)).then_some((name, rest))
+/// Divides a format string at what the expression finds. `read` returns the pieces of a match; it also gets the text after the
+/// first character of the match.
+fn divided(
+    format: &str,
+    expression: &Regex,
+    read: impl Fn(Captures<'_>, &str) -> Result<Vec<Piece>, String>,
+) -> Result<Vec<Piece>, String> {
+    let (mut pieces, mut end) = (Vec::new(), 0);
+    for found in expression.captures_iter(format) {
+        let place = found.get_match().range();
+        pieces.push(literal(&format[end..place.start]));
+        pieces.extend(read(found, &format[place.start + 1..])?);
+        end = place.end;
+    }
+    pieces.push(literal(&format[end..]));
+    pieces.retain(|piece| *piece != literal(""));
+    Ok(pieces)
 }
 
 fn variable_field(name: &str) -> Field {
@@ -50,65 +68,27 @@ pub(super) fn of_apache(format: &str) -> Result<Vec<Piece>, String> {
     let format = format.replace("\\\"", "\"").replace("\\t", "\t");
     // The path and the query: together, the URI as the client sent it.
     let format = format.replace("%U%q", "%{request_uri}n");
-    let mut pieces = Vec::new();
-    let mut rest = format.as_str();
-    while let Some((text, after)) = rest.split_once('%') {
-        push(&mut pieces, literal(text));
-        let invalid = || format!("after %, \"{after}\" is no directive");
-        let (letter, argument, after) = directive(after).ok_or_else(invalid)?;
-        match letter {
-            '%' => push(&mut pieces, literal("%")),
-            't' => time(argument)?.into_iter().for_each(|piece| push(&mut pieces, piece)),
-            _ => pieces.push(Piece::Field(directive_field(letter, argument)?)),
-        }
-        rest = after;
+    let format = format.replace("%{begin:", "%{").replace("%{end:", "%{");
+    // A time in several directives is one field.
+    let mut format = format.replace("%{msec_frac}t", "%{%f}t").replace("%{usec_frac}t", "%{%f}t");
+    while let Cow::Owned(joined) = TWO_TIMES.replace(&format, "%{$1$2$3}t") {
+        format = joined;
     }
-    push(&mut pieces, literal(rest));
-    Ok(pieces)
+    divided(&format, &DIRECTIVE, |directive, after| {
+        let argument = directive.get(1).map_or("", |argument| argument.as_str());
+        match directive.get(2).and_then(|letter| letter.as_str().chars().next()) {
+            Some('%') => Ok(vec![literal("%")]),
+            Some('t') => time(argument),
+            Some(letter) => Ok(vec![Piece::Field(directive_field(letter, argument)?)]),
+            None => Err(format!("after %, \"{after}\" is no directive")),
+        }
+    })
 }
 
 /// The name of the field that one directive writes, such as `%{X-Api-Key}i`.
 pub(super) fn field_name(directive: &str) -> Option<String> {
     let pieces = of_apache(directive).ok()?;
     pieces.iter().find_map(Piece::field).map(|field| field.name.clone())
-}
-
-/// Adds a piece. A time in several directives, such as `%{%d/%b/%Y %T}t.%{msec_frac}t %{%z}t`, becomes one field.
-fn push(pieces: &mut Vec<Piece>, mut piece: Piece) {
-    if piece == literal("") {
-        return;
-    }
-    if let Some(more) = strftime(&mut piece) {
-        let between = pieces.pop_if(|last| last.field().is_none());
-        if let Some(format) = pieces.last_mut().and_then(strftime) {
-            if let Some(Piece::Literal(text)) = between {
-                format.push_str(&text);
-            }
-            format.push_str(more);
-            return;
-        }
-        pieces.extend(between);
-    }
-    pieces.push(piece);
-}
-
-fn strftime(piece: &mut Piece) -> Option<&mut String> {
-    match piece {
-        Piece::Field(Field { kind: Kind::Time(TimeForm::Strftime(format)), .. }) => Some(format),
-        _ => None,
-    }
-}
-
-/// Parses the text after a `%`: conditions (`400,501`, `!200`), `<` or `>`, an argument in braces, and the letter. Returns the
-/// letter, the argument, and what follows.
-fn directive(text: &str) -> Option<(char, &str, &str)> {
-    let rest = text.trim_start_matches(|c: char| c.is_ascii_digit() || matches!(c, ',' | '!' | '<' | '>'));
-    let (argument, rest) = match rest.strip_prefix('{') {
-        Some(rest) => rest.split_once('}')?,
-        None => ("", rest),
-    };
-    let mut rest = rest.trim_start_matches(['<', '>']).chars();
-    Some((rest.next()?, argument, rest.as_str()))
 }
 
 fn directive_field(letter: char, argument: &str) -> Result<Field, String> {
@@ -143,8 +123,7 @@ fn as_variable(letter: char, argument: &str) -> Option<Field> {
 }
 
 /// `%t`, and `%{format}t`.
-fn time(argument: &str) -> Result<Vec<Piece>, String> {
-    let format = argument.strip_prefix("begin:").or_else(|| argument.strip_prefix("end:")).unwrap_or(argument);
+fn time(format: &str) -> Result<Vec<Piece>, String> {
     let form = match format {
         "" | "begin" | "end" => {
             return Ok(vec![literal("["), Piece::Field(variable_field("time_local")), literal("]")]);
@@ -152,9 +131,8 @@ fn time(argument: &str) -> Result<Vec<Piece>, String> {
         "sec" => TimeForm::Number(1),
         "msec" => TimeForm::Number(1_000),
         "usec" => TimeForm::Number(1_000_000),
-        "msec_frac" | "usec_frac" => TimeForm::Strftime("%f".to_owned()),
         _ if format.contains('%') => TimeForm::Strftime(format.to_owned()),
-        _ => return Err(format!("%{{{argument}}}t is no format of a time")),
+        _ => return Err(format!("%{{{format}}}t is no format of a time")),
     };
     Ok(vec![Piece::Field(Field { name: "time_local".to_owned(), kind: Kind::Time(form) })])
 }

@@ -10,7 +10,7 @@ fn format(text: &str) -> LogFormat {
 }
 
 fn key(name: &str, format: &LogFormat) -> Result<LogKey, CliError> {
-    LogKey::new(format, &LogOptions { key: name.to_owned(), ..LogOptions::default() })
+    LogKey::new(format, &LogOptions { key: Some(name.to_owned()), ..LogOptions::default() })
 }
 
 /// The formats of the servers' documentation, each with a line and the key of its client.
