@@ -9,6 +9,7 @@ use std::time::SystemTime;
 
 use clap::{Args, ValueEnum};
 use jiff::Timestamp;
+use serde::Serialize;
 use serde_json::{Map, Value, json};
 use sqlx::postgres::PgRow;
 use sqlx::{AssertSqlSafe, Connection, FromRow, PgConnection};
@@ -16,7 +17,7 @@ use sqlx::{AssertSqlSafe, Connection, FromRow, PgConnection};
 use crate::database::Database;
 use crate::error::CliError;
 use crate::output::{self, Progress};
-use crate::text::{escaped, many, moment, plain};
+use crate::text::{escaped, many, moment};
 use crate::{input, json};
 use pg_limiter::{CallAt, Error, Item, Op, Schema, TransactionLimiter};
 
@@ -125,7 +126,7 @@ pub(crate) struct ExportArgs {
     no_formulas: bool,
 }
 
-#[derive(Clone, Debug, Default, PartialEq)]
+#[derive(Clone, Debug, Default, PartialEq, Serialize)]
 pub(crate) struct Row {
     pub(crate) name: String,
     pub(crate) key: String,
@@ -136,6 +137,7 @@ pub(crate) struct Row {
     pub(crate) idle_at: i64,
     pub(crate) detail: Option<Vec<f64>>,
     /// The balance of the whole bucket. Set on its first row only, and only if its limit is known.
+    #[serde(skip)]
     pub(crate) balance: Option<f64>,
 }
 
@@ -206,14 +208,16 @@ impl<'a> Writer<'a> {
         let mut writer = Self { args, out };
         if args.format == Format::Csv {
             let headings = columns(&Row::default(), args);
-            writer.put(&csv([headings.iter().map(|(name, ..)| name)])?)?;
+            writer.put(&csv([headings.keys()])?)?;
         }
         Ok(writer)
     }
 
     fn write(&mut self, rows: &[Row]) -> Result<(), CliError> {
         let bytes = match self.args.format {
-            Format::Json => rows.iter().map(|row| object(row, self.args) + "\n").collect::<String>().into(),
+            Format::Json => {
+                rows.iter().map(|row| json::line(&columns(row, self.args)) + "\n").collect::<String>().into()
+            }
             Format::Csv => csv(rows.iter().map(|row| record(row, self.args)))?,
         };
         self.put(&bytes)
@@ -233,39 +237,29 @@ fn csv(records: impl IntoIterator<Item = impl IntoIterator<Item = impl AsRef<[u8
     csv.into_inner().map_err(CliError::failed)
 }
 
-/// The columns of a row: the name, and the value in JSON and in CSV.
-fn columns(row: &Row, args: &ExportArgs) -> Vec<(&'static str, Value, String)> {
-    let text = |text: &str| if args.no_formulas && is_formula(text) { format!("'{text}") } else { text.to_owned() };
-    let counts =
-        |counts: &Vec<f64>| format!("{{{}}}", counts.iter().map(|count| plain(*count)).collect::<Vec<_>>().join(","));
+/// The columns of a row, in their order.
+fn columns(row: &Row, args: &ExportArgs) -> Map<String, Value> {
     // RFC 3339 in UTC, exactly. There is none after the year 9999.
     let time = |micros: i64| Timestamp::from_microsecond(micros).ok().map(|time| time.to_string());
-    let (ts_time, idle_at_time) = (time(row.ts), time(row.idle_at));
-    let mut columns = vec![
-        ("name", json!(row.name), text(&row.name)),
-        ("key", json!(row.key), text(&row.key)),
-        ("shard", json!(row.shard), row.shard.to_string()),
-        ("shards", json!(row.shards), row.shards.to_string()),
-        ("value", json!(row.value), plain(row.value)),
-        ("ts", json!(row.ts), row.ts.to_string()),
-        ("idle_at", json!(row.idle_at), row.idle_at.to_string()),
-        ("detail", json!(row.detail), row.detail.as_ref().map(counts).unwrap_or_default()),
-        ("ts_time", json!(ts_time), ts_time.unwrap_or_default()),
-        ("idle_at_time", json!(idle_at_time), idle_at_time.unwrap_or_default()),
-    ];
+    let Value::Object(mut columns) = json!(row) else { return Map::new() };
+    columns.insert("ts_time".to_owned(), json!(time(row.ts)));
+    columns.insert("idle_at_time".to_owned(), json!(time(row.idle_at)));
     if args.limits.is_some() {
-        columns.push(("balance", json!(row.balance), row.balance.map(plain).unwrap_or_default()));
+        columns.insert("balance".to_owned(), json!(row.balance));
     }
     columns
 }
 
-fn object(row: &Row, args: &ExportArgs) -> String {
-    let columns = columns(row, args).into_iter();
-    json::line(&columns.map(|(name, value, _)| (name.to_owned(), value)).collect::<Map<_, _>>())
-}
-
+/// The columns of a row as cells of CSV. An array is written as PostgreSQL writes it.
 fn record(row: &Row, args: &ExportArgs) -> Vec<String> {
-    columns(row, args).into_iter().map(|(.., text)| text).collect()
+    let cell = |value: &Value| match value {
+        Value::Null => String::new(),
+        Value::String(text) if args.no_formulas && is_formula(text) => format!("'{text}"),
+        Value::String(text) => text.clone(),
+        Value::Array(_) => json::line(value).replace('[', "{").replace(']', "}").replace(", ", ","),
+        number => json::line(number),
+    };
+    columns(row, args).values().map(cell).collect()
 }
 
 /// Whether a spreadsheet could read the text as a formula (OWASP, "CSV Injection").
@@ -283,7 +277,7 @@ mod tests {
         (row.ts, row.idle_at) = (1_767_225_600_000_001, i64::MAX);
         (row.detail, row.balance) = (Some(vec![1.0, 0.25]), Some(3.0));
         assert_eq!(
-            object(&row, &ExportArgs { limits: Some("limits.toml".into()), ..ExportArgs::default() }),
+            json::line(&columns(&row, &ExportArgs { limits: Some("limits.toml".into()), ..ExportArgs::default() })),
             "{\"name\": \"a\", \"key\": \"é\\\"\\n\\u009b\", \"shard\": 0, \"shards\": 1, \"value\": -1.5, \
              \"ts\": 1767225600000001, \"idle_at\": 9223372036854775807, \"detail\": [1, 0.25], \
              \"ts_time\": \"2026-01-01T00:00:00.000001Z\", \"idle_at_time\": null, \"balance\": 3}"
