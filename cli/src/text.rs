@@ -37,16 +37,11 @@ pub(super) fn grouped(number: u64) -> String {
 
 /// Formats a number of things: `1 row`, `2,000 rows`.
 pub(super) fn many(number: u64, what: &str) -> String {
-    format!("{} {}", grouped(number), plural(number, what))
+    format!("{} {}", grouped(number), plural(number as f64, what))
 }
 
 /// The word for so many things: `row`, or `rows`.
-pub(super) fn plural(number: u64, what: &str) -> String {
-    plural_of(number as f64, what)
-}
-
-/// Like [`plural`], for tokens.
-pub(super) fn plural_of(amount: f64, what: &str) -> String {
+pub(super) fn plural(amount: f64, what: &str) -> String {
     if amount == 1.0 { what.to_owned() } else { format!("{what}s") }
 }
 
@@ -203,7 +198,7 @@ mod tests {
     #[test]
     fn one_thing_has_no_plural() {
         assert_eq!([0, 1, 2, 1_234].map(|number| many(number, "row")), ["0 rows", "1 row", "2 rows", "1,234 rows"]);
-        assert_eq!([plural(1, "key"), plural(0, "key")], ["key", "keys"]);
+        assert_eq!([plural(1.0, "key"), plural(0.0, "key")], ["key", "keys"]);
     }
 
     #[test]

@@ -3,7 +3,7 @@
 
 use std::time::Duration;
 
-use crate::operate::doctor::table::{count, length};
+use crate::operate::doctor::table::{count, length, micros};
 use crate::operate::doctor::{Finding, Session};
 use crate::operate::export::CLOCK;
 use crate::text::{age, escaped, many, one_line};
@@ -68,7 +68,6 @@ fn judge(jobs: &Jobs) -> Finding {
     }
     let ended = jobs.all - jobs.waiting - jobs.running - jobs.dead;
     let [waiting, running, dead, ended] = [jobs.waiting, jobs.running, jobs.dead, ended].map(count);
-    let micros = |micros: i64| Duration::from_micros(u64::try_from(micros).unwrap_or_default());
     let late = |since: Option<i64>| since.map(micros).filter(|late| *late >= LATE).map(age);
     let oldest = jobs.oldest.map_or_else(String::new, |oldest| format!(" (the oldest for {})", age(micros(oldest))));
     Finding::ok(format!("{waiting} waiting{oldest}, {running} running, {dead} dead, {ended} ended"))

@@ -26,9 +26,9 @@ pub(crate) use report::{Finding, Findings, State};
 use rights::Role;
 pub(crate) use schema::TABLES;
 use session::Session;
+pub(crate) use session::literal;
 use settings::Settings;
-use table::Table;
-pub(crate) use table::bytes;
+pub(crate) use table::{Table, bytes};
 use tserver::Address;
 
 pub(crate) async fn run(args: DoctorArgs, database: Database) -> Result<ExitCode, CliError> {

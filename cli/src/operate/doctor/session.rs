@@ -111,7 +111,7 @@ async fn ask<T: Columns>(connection: &mut PgConnection, begin: &str, sql: &str) 
 }
 
 /// Quotes a string. The result is correct with any `standard_conforming_strings`.
-fn literal(text: &str) -> String {
+pub(crate) fn literal(text: &str) -> String {
     let quoted = text.replace('\'', "''");
     if quoted.contains('\\') { format!(" E'{}'", quoted.replace('\\', "\\\\")) } else { format!("'{quoted}'") }
 }

@@ -3,53 +3,65 @@
 
 use std::time::Duration;
 
+use serde::Deserialize;
+
 use crate::operate::doctor::{Finding, Session, Settings};
 use crate::operate::export::CLOCK;
 use crate::text::{age, grouped, many, one_line};
 use pg_limiter::Length;
 
 /// Fewer dead rows than this are not reported.
-const MANY_DEAD: i64 = 10_000;
+const MANY_DEAD: u64 = 10_000;
 /// With at least this many dead versions, and this many for each live row, the versions of a hot row are not removed.
-const MANY_VERSIONS: i64 = 1_000;
-const MANY_OF_A_ROW: i64 = 10;
+const MANY_VERSIONS: u64 = 1_000;
+const MANY_OF_A_ROW: u64 = 10;
 /// Fewer updates than this are not judged.
-const MANY_UPDATES: i64 = 10_000;
+const MANY_UPDATES: u64 = 10_000;
 const IN_PLACE: f64 = 0.9;
 
-#[derive(Default)]
-pub(super) struct Table {
-    name: String,
-    bytes: i64,
-    index_bytes: i64,
+/// A table, from the server's statistics.
+#[derive(Clone, Debug, Default, Deserialize)]
+pub(crate) struct Table {
+    pub(crate) name: String,
+    pub(crate) bytes: i64,
+    pub(crate) index_bytes: i64,
     options: String,
-    live: i64,
-    dead: i64,
-    updates: i64,
-    in_place: i64,
-    /// Seconds since the last vacuum.
-    vacuumed: Option<f64>,
+    pub(crate) live: u64,
+    pub(crate) dead: u64,
+    pub(crate) updates: u64,
+    /// Of the updates, those that wrote no index.
+    pub(crate) in_place: u64,
+    pub(crate) vacuumed_at: Option<i64>,
+    /// When this was read.
+    at: i64,
     /// Indexes on columns that change, separated by commas.
     in_the_way: String,
 }
 
 impl Table {
+    /// A query for tables of a schema by their names, as JSON. `schema` and `names` are SQL strings.
+    pub(crate) fn query(schema: &str, names: &str) -> String {
+        format!(
+            "SELECT to_json(t)::text FROM ( \
+               SELECT s.relname AS name, pg_table_size(c.oid) AS bytes, pg_indexes_size(c.oid) AS index_bytes, \
+                 coalesce(array_to_string(c.reloptions, ','), '') AS options, \
+                 coalesce(s.n_live_tup, 0) AS live, coalesce(s.n_dead_tup, 0) AS dead, \
+                 coalesce(s.n_tup_upd, 0) AS updates, coalesce(s.n_tup_hot_upd, 0) AS in_place, \
+                 (date_part('epoch', greatest(s.last_autovacuum, s.last_vacuum)) * 1000000)::bigint AS vacuumed_at, {CLOCK} AS at, \
+                 coalesce((SELECT string_agg(i.indexrelid::regclass::text, ', ' ORDER BY i.indexrelid) \
+                   FROM pg_index AS i WHERE i.indrelid = c.oid AND (i.indexprs IS NOT NULL OR i.indpred IS NOT NULL \
+                     OR EXISTS (SELECT FROM pg_attribute AS a WHERE a.attrelid = c.oid AND a.attnum = ANY (i.indkey) \
+                       AND a.attname NOT IN ('name', 'key', 'shard')))), '') AS in_the_way \
+               FROM pg_stat_all_tables AS s JOIN pg_class AS c ON c.oid = s.relid \
+               WHERE s.schemaname = {schema} AND s.relname IN ({names}) ORDER BY s.relname) AS t"
+        )
+    }
+
     pub(super) async fn read(session: &mut Session, name: &str) -> sqlx::Result<Self> {
-        let sql = format!(
-            "SELECT pg_table_size(c.oid), pg_indexes_size(c.oid), coalesce(array_to_string(c.reloptions, ','), ''), \
-               coalesce(s.n_live_tup, 0), coalesce(s.n_dead_tup, 0), coalesce(s.n_tup_upd, 0), coalesce(s.n_tup_hot_upd, 0), \
-               date_part('epoch', clock_timestamp() - greatest(s.last_autovacuum, s.last_vacuum)), \
-               coalesce((SELECT string_agg(i.indexrelid::regclass::text, ', ' ORDER BY i.indexrelid) \
-                 FROM pg_index AS i WHERE i.indrelid = c.oid AND (i.indexprs IS NOT NULL OR i.indpred IS NOT NULL \
-                   OR EXISTS (SELECT FROM pg_attribute AS a WHERE a.attrelid = c.oid AND a.attnum = ANY (i.indkey) \
-                     AND a.attname NOT IN ('name', 'key', 'shard')))), '') \
-             FROM {} JOIN pg_stat_all_tables AS s ON s.relid = c.oid WHERE c.relname = '{name}'",
-            session.relations
-        );
-        let (bytes, index_bytes, options, live, dead, updates, in_place, vacuumed, in_the_way) =
-            session.row(&sql).await?;
-        let name = session.table(name);
-        Ok(Self { name, bytes, index_bytes, options, live, dead, updates, in_place, vacuumed, in_the_way })
+        let sql = Self::query(&session.schema_literal, &format!("'{name}'"));
+        let (json,): (String,) = session.row(&sql).await?;
+        let table: Self = serde_json::from_str(&json).map_err(|error| sqlx::Error::Decode(error.into()))?;
+        Ok(Self { name: session.table(name), ..table })
     }
 
     fn option(&self, name: &str) -> Option<&str> {
@@ -65,7 +77,7 @@ impl Table {
     pub(super) fn size(&self) -> Finding {
         let name = &self.name;
         let [size, indexes] = [self.bytes, self.index_bytes].map(bytes);
-        let (live, dead) = (many(self.live.unsigned_abs(), "live row"), count(self.dead));
+        let (live, dead) = (many(self.live, "live row"), grouped(self.dead));
         let found = format!("{name} has {size}, indexes {indexes}; about {live}, {dead} dead");
         Finding::warning(found)
             .advise(format!(
@@ -86,8 +98,8 @@ impl Table {
             return Finding::warning(format!("off for {}", self.name))
                 .advise(format!("ALTER TABLE {} RESET (autovacuum_enabled);", self.name));
         }
-        Finding::ok(match self.vacuumed {
-            Some(seconds) => format!("on; {} was vacuumed {} ago", self.name, age(length(seconds))),
+        Finding::ok(match self.vacuumed_at {
+            Some(at) => format!("on; {} was vacuumed {} ago", self.name, age(micros(self.at - at))),
             None => format!("on; {} has not needed a vacuum yet", self.name),
         })
     }
@@ -95,7 +107,7 @@ impl Table {
     pub(super) fn updates(&self) -> Finding {
         let share = if self.updates > 0 { self.in_place as f64 / self.updates as f64 } else { 1.0 };
         let fillfactor = self.option("fillfactor").unwrap_or("100");
-        let (percent, updates) = ((share * 100.0).floor(), many(self.updates.unsigned_abs(), "update"));
+        let (percent, updates) = ((share * 100.0).floor(), many(self.updates, "update"));
         let were = if self.updates == 1 { "was" } else { "were" };
         let found = match self.updates {
             0 => format!("no row has been updated yet, at fillfactor {fillfactor}"),
@@ -176,6 +188,10 @@ pub(super) fn count(number: i64) -> String {
 }
 
 /// Converts a length that the database computed, which may be slightly negative.
+pub(super) fn micros(length: i64) -> Duration {
+    Duration::from_micros(u64::try_from(length).unwrap_or_default())
+}
+
 pub(super) fn length(seconds: f64) -> Duration {
     Duration::try_from_secs_f64(seconds.max(0.0)).unwrap_or(Duration::MAX)
 }

@@ -3,7 +3,7 @@
 use serde::Serialize;
 
 use crate::operate::export::Row;
-use crate::text::plural_of;
+use crate::text::plural;
 
 /// The meaning of the stored value.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
@@ -27,7 +27,7 @@ impl Meaning {
             Self::SlotsInUse => ("slot", "in use"),
             Self::Blocked => return "blocked".to_owned(),
         };
-        format!("{} {rest}", plural_of(value, noun))
+        format!("{} {rest}", plural(value, noun))
     }
 }
 

@@ -15,7 +15,7 @@ pub(crate) mod tests;
 mod view;
 
 pub(crate) use bucket::{BucketView, Meaning};
-pub(crate) use health::{Health, TableSize};
+pub(crate) use health::Health;
 pub(crate) use keys::{Balance, KeyBucket};
 pub(crate) use live::{Live, Seen, pause};
 pub(crate) use queues::{GroupView, JobView, QueueView, ReservedView};

@@ -142,7 +142,7 @@ async fn limits_keys_and_queues_of_a_small_table_are_read_exactly() {
 
     let health = live.health().await.unwrap();
     assert!(health.findings.iter().any(|(check, _)| *check == "idle rows"));
-    assert!(health.tables.iter().any(|table| table.table == "rate_limits" && table.bytes > 0));
+    assert!(health.tables.iter().any(|table| table.name == "rate_limits" && table.bytes > 0));
     live.close().await;
     pool.close().await;
 }

@@ -6,8 +6,8 @@ use std::time::{Duration, Instant};
 use axum::extract;
 use maud::{Markup, html};
 
-use crate::operate::doctor::{State, bytes};
-use crate::operate::live::{Health, TableSize};
+use crate::operate::doctor::{State, Table, bytes};
+use crate::operate::live::Health;
 use crate::operate::ui::app::Shared;
 use crate::operate::ui::chart::gauge;
 use crate::operate::ui::format::time_or_dash;
@@ -32,12 +32,12 @@ fn body(health: &Health) -> Markup {
     // The worst first.
     let mut findings: Vec<_> = health.findings.iter().collect();
     findings.sort_by_key(|(_, finding)| Reverse(finding.state));
-    let row = |table: &TableSize| {
-        let in_place = table.updates_in_place as f64 * 100.0 / table.updates as f64;
+    let row = |table: &Table| {
+        let in_place = table.in_place as f64 * 100.0 / table.updates as f64;
         vec![
-            ("Table", "code", html! { (table.table) }),
-            ("Rows", "number", html! { (grouped(table.live_rows)) }),
-            ("Dead rows", "number", html! { (grouped(table.dead_rows)) }),
+            ("Table", "code", html! { (table.name) }),
+            ("Rows", "number", html! { (grouped(table.live)) }),
+            ("Dead rows", "number", html! { (grouped(table.dead)) }),
             ("Size", "number", html! { (bytes(table.bytes)) }),
             ("Indexes", "number", html! { (bytes(table.index_bytes)) }),
             ("In place", "number", html! { @if table.updates > 0 { (format!("{in_place:.0} %")) } @else { "–" } }),
@@ -49,7 +49,7 @@ fn body(health: &Health) -> Markup {
         p class="lead" { "What " code { "pg-limiter doctor" } " finds, at most 15 seconds old." }
         dl class="figures row" {
             @for (name, count) in counts {
-                div { dt { @if name == "ok" { (name) } @else { (plural(count as u64, name)) } } dd class=[(count > 0).then_some(name)] { (count) } }
+                div { dt { @if name == "ok" { (name) } @else { (plural(count as f64, name)) } } dd class=[(count > 0).then_some(name)] { (count) } }
             }
             div {
                 dt { "connections" }

@@ -15,7 +15,7 @@ use crate::operate::ui::chart::{columns, curve, meter};
 use crate::operate::ui::format::{amount, clock, key, key_link, key_url, relative, span, time};
 use crate::operate::ui::limits_page::{shards, trend};
 use crate::operate::ui::page::{Page, PageError, table};
-use crate::text::plural_of;
+use crate::text::plural;
 use pg_limiter::Kind;
 
 const SUGGESTED: u32 = 8;
@@ -151,7 +151,7 @@ fn balance_of(of: &KeyBucket, balance: &Balance, now: i64) -> Markup {
     let Balance { now: left, capacity, wait, curve: line, .. } = balance;
     let slots = of.bucket.meaning == Meaning::SlotsInUse || is(of, Kind::Concurrency);
     let (noun, rest) = if slots { ("slot", "free") } else { ("token", "left") };
-    let what = format!("{} {rest}", plural_of(*capacity, noun));
+    let what = format!("{} {rest}", plural(*capacity, noun));
     let title = format!("{} of {} {what}", amount(*left), amount(*capacity));
     let end = line.last().map_or(now, |point| point.0);
     html! {

@@ -145,7 +145,7 @@ fn figures(limit: &LimitView) -> Markup {
     };
     html! {
         dl class="figures" {
-            div { dt { (plural(limit.keys.number, "key")) " in use" } dd { (limit.keys) } }
+            div { dt { (plural(limit.keys.number as f64, "key")) " in use" } dd { (limit.keys) } }
             div { dt { "taken in a minute" } dd { (about) (per_minute(limit.per_minute)) } }
         }
     }
