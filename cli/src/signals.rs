@@ -51,11 +51,11 @@ mod unix {
         /// Safe: no signal is lost.
         pub(crate) async fn next(&mut self) -> Received {
             poll_fn(|cx| {
-                let mut received = self
-                    .0
-                    .iter_mut()
-                    .filter_map(|(kind, signal)| signal.poll_recv(cx).is_ready().then_some(Received(*kind)));
-                received.next().map_or(Poll::Pending, Poll::Ready)
+                let received = self.0.iter_mut().find_map(|(kind, signal)| match signal.poll_recv(cx) {
+                    Poll::Ready(_) => Some(Received(*kind)),
+                    Poll::Pending => None,
+                });
+                received.map_or(Poll::Pending, Poll::Ready)
             })
             .await
         }

@@ -40,13 +40,6 @@ pub(crate) struct DrainArgs {
 }
 
 impl HoldArgs {
-    fn what(&self) -> String {
-        match &self.group {
-            Some(group) => format!("the group \"{}\"", text::escaped(group)),
-            None => format!("the queue \"{}\"", text::escaped(&self.queue)),
-        }
-    }
-
     /// Changes the queue, and prints what it did: `changed` is the field of the JSON object, `done` and `undone` follow the name of
     /// the queue or group.
     async fn apply(
@@ -69,7 +62,8 @@ impl HoldArgs {
         output::line(if self.json {
             json::line(&json!({"ok": true, "queue": self.queue, "group": self.group, changed: is_changed}))
         } else {
-            format!("{} {}", self.what(), if is_changed { done } else { undone })
+            let (what, name) = self.group.as_ref().map_or(("queue", &self.queue), |group| ("group", group));
+            format!("the {what} \"{}\" {}", text::escaped(name), if is_changed { done } else { undone })
         })
     }
 }

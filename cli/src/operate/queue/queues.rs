@@ -62,11 +62,11 @@ impl Queues {
             Ok(groups) => groups,
             Err(error) => return error.into(),
         };
-        let mut names: Vec<_> = groups.iter().map(|group| format!("\"{}\"", text::escaped(&group.queue))).collect();
+        let mut names: Vec<_> = groups.iter().map(|group| &group.queue).collect();
         names.dedup();
-        let others = match names.is_empty() {
-            true => "no queue has jobs".to_owned(),
-            false => format!("queues: {}", names.join(", ")),
+        let others = match &names[..] {
+            [] => "no queue has jobs".to_owned(),
+            names => format!("queues: {}", text::quoted(names)),
         };
         CliError::usage(format!("there is no queue \"{}\"; {others}", text::escaped(queue)))
     }
