@@ -75,7 +75,6 @@ impl Database {
         result
     }
 
-    /// Whether a database is named, by an argument or by the environment.
     pub(super) const fn is_named(&self) -> bool {
         self.options.is_some()
     }
@@ -150,7 +149,6 @@ fn parse(url: &str) -> Result<PgConnectOptions, CliError> {
     Ok(if options.get_application_name().is_some() { options } else { options.application_name("pg-limiter") })
 }
 
-/// Connects, or times out after [`PATIENCE`].
 pub(super) async fn connect_with(options: &PgConnectOptions) -> Result<PgConnection, sqlx::Error> {
     let connecting = PgConnection::connect_with(options);
     tokio::time::timeout(PATIENCE, connecting).await.unwrap_or(Err(sqlx::Error::PoolTimedOut))

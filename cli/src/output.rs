@@ -26,7 +26,6 @@ pub(super) fn line_if_open(text: impl Display) -> Result<(), CliError> {
     }
 }
 
-/// Writes lines through a buffer.
 pub(super) fn lines(texts: impl IntoIterator<Item = impl Display>) -> Result<(), CliError> {
     let write = || {
         let mut out = io::BufWriter::new(io::stdout().lock());
@@ -128,12 +127,10 @@ impl Progress {
         self.bar.set_message(shortened(&one_line(&what.into()), WIDEST));
     }
 
-    /// Counts the bytes that are read.
     pub(super) fn wrap_read<R: io::Read>(&self, reader: R) -> impl io::Read + use<R> {
         self.bar.wrap_read(reader)
     }
 
-    /// Counts finished parts.
     pub(super) fn add(&self, parts: usize) {
         self.bar.inc(parts as u64);
     }

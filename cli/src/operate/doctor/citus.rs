@@ -7,13 +7,11 @@ use crate::operate::doctor::schema::function_names;
 use crate::operate::doctor::{Finding, Findings, Session};
 use crate::text::many;
 
-/// The cluster, as the coordinator describes it.
 struct Cluster {
     version: String,
     is_coordinator: bool,
     active: i64,
     inactive: i64,
-    /// Whether `rate_limits` is distributed.
     is_distributed: bool,
     /// Whether `rate_limit.answers` is distributed in the same way.
     is_colocated: bool,

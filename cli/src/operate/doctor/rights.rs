@@ -10,7 +10,6 @@ use pg_limiter::migrate::Use;
 
 pub(super) struct Role {
     name: String,
-    /// The name as an SQL identifier.
     quoted: String,
     /// Describes a superuser or the owner of the tables.
     may_do_all: Option<String>,

@@ -26,7 +26,6 @@ pub(super) struct Session {
     /// The error with which a pooler rejected the driver's own start-up settings.
     pub(super) refused: Option<String>,
     pub(super) schema: Schema,
-    /// The name of the schema as an SQL string.
     pub(super) schema_literal: String,
     /// The relations `c` of the schema, and the limiter's functions `p`, as SQL.
     pub(super) relations: String,

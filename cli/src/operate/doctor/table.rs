@@ -199,7 +199,6 @@ pub(super) fn length(seconds: f64) -> Duration {
 /// If this role cannot see when a transaction started: it is old if this many transactions began after it.
 const MANY_SINCE: i64 = 1_000_000;
 const MOST_SHOWN: usize = 3;
-/// The age from which a transaction is old if old row versions pile up.
 const LONGEST_IF_THEY_PILE_UP: Duration = Duration::from_secs(30);
 
 struct Open {

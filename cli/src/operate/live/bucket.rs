@@ -31,7 +31,6 @@ impl Meaning {
     }
 }
 
-/// One row of a bucket.
 #[derive(Clone, Debug, Serialize)]
 pub(crate) struct ShardView {
     pub(crate) shard: i32,
@@ -40,7 +39,6 @@ pub(crate) struct ShardView {
     pub(crate) full_at: i64,
 }
 
-/// Slots that are held.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub(crate) struct Lease {
     pub(crate) id: i64,

@@ -18,6 +18,9 @@ pub(super) const NAMES: usize = 500;
 /// The name of a limit, and a key.
 pub(super) type Bucket = (String, String);
 
+/// The number of keys of each limit, by name.
+pub(super) type KeyCounts = Vec<(String, Counted)>;
+
 /// The rows that were read at once.
 #[derive(Default)]
 pub(super) struct Sample {
@@ -30,7 +33,7 @@ pub(super) struct Sample {
     /// The rows of the watched keys, if the table is large.
     pub(super) watched_rows: Vec<Row>,
     /// The number of keys of each limit, if it was time to count them. One limit more than [`NAMES`] if there are more.
-    pub(super) counted: Option<Vec<(String, Counted)>>,
+    pub(super) counted: Option<KeyCounts>,
 }
 
 impl Sample {
@@ -103,11 +106,7 @@ pub(super) async fn names(conn: &mut PgConnection, schema: &Schema) -> sqlx::Res
 }
 
 /// Counts the keys of limits, each up to a bound.
-pub(super) async fn count_keys(
-    conn: &mut PgConnection,
-    schema: &Schema,
-    names: &[String],
-) -> sqlx::Result<Vec<(String, Counted)>> {
+pub(super) async fn count_keys(conn: &mut PgConnection, schema: &Schema, names: &[String]) -> sqlx::Result<KeyCounts> {
     let sql = format!(
         "SELECT n.name, (SELECT count(*) FROM (SELECT FROM {}.rate_limits AS r WHERE r.name = n.name AND r.shard = 0 \
            LIMIT {COUNTED} + 1) AS bounded) FROM unnest($1::text[]) AS n (name)",

@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, BTreeSet, HashMap, VecDeque};
 use crate::operate::export::Row;
 use crate::operate::live::bucket::BucketView;
 use crate::operate::live::history::{History, PRESENT};
-use crate::operate::live::sample::{Bucket, NAMES, SAMPLE_PAGES, Sample};
+use crate::operate::live::sample::{Bucket, KeyCounts, NAMES, SAMPLE_PAGES, Sample};
 use crate::operate::live::taken::Refill;
 use crate::operate::live::view::{Counted, Coverage, How, KeyView, LimitView, Snapshot, UnusedLimit};
 use pg_limiter::{Kind, Limit, Limits};
@@ -36,7 +36,7 @@ pub(super) struct Sampler {
     of_limits: BTreeMap<String, OfLimit>,
     asked: HashMap<Bucket, i64>,
     counted_at: i64,
-    counted: Vec<(String, Counted)>,
+    counted: KeyCounts,
     is_cut: bool,
 }
 

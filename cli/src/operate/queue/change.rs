@@ -104,7 +104,6 @@ pub(super) async fn cancel_jobs(args: CancelArgs, database: Database) -> Result<
     with_queues(database, limits, work).await
 }
 
-/// Cancels a job that has not started.
 pub(crate) async fn cancel(queues: &Queues, job: JobInfo) -> Result<Became, CliError> {
     let waits = |state| matches!(state, JobState::Scheduled | JobState::Available);
     if waits(job.state)
@@ -171,7 +170,6 @@ async fn dead(queues: &Queues, queue: &str, group: Option<String>, json: bool) -
     Ok(ids)
 }
 
-/// Runs a dead or cancelled job again.
 pub(crate) async fn requeue(queues: &Queues, job: JobInfo) -> Result<Became, CliError> {
     let neither = |how: &str| format!("job {} is {how}; only dead and cancelled jobs can be requeued", job.id);
     if !matches!(job.state, JobState::Dead | JobState::Cancelled) {

@@ -7,7 +7,6 @@ use crate::{input, text};
 use pg_limiter::queue::{JobFilter, JobInfo, Queue};
 use pg_limiter::{Limiter, Limits};
 
-/// All queues of a database.
 pub(crate) struct Queues {
     limiter: Limiter,
     pub(super) all: pg_limiter::queue::Queues,
@@ -72,7 +71,6 @@ impl Queues {
     }
 }
 
-/// The message for an unknown job.
 pub(crate) fn no_such_job(id: i64) -> String {
     format!("there is no job {id}; it may have been pruned")
 }

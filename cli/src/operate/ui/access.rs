@@ -29,7 +29,6 @@ pub(super) struct Access {
     pub(super) form: String,
 }
 
-/// Text that cannot be guessed, for URLs.
 pub(super) fn random_token() -> Result<String, CliError> {
     Ok(random()?.iter().map(|byte| format!("{byte:02x}")).collect())
 }

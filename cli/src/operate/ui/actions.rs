@@ -170,7 +170,6 @@ pub(super) async fn drain(State(app): Shared, Form(of): Form<OfQueue>) -> Change
     Ok(of.changed(&app, "draining", "The queue takes no new jobs until it is resumed."))
 }
 
-/// Requeues the dead jobs of a queue, or of one of its groups.
 pub(super) async fn requeue_dead(State(app): Shared, Form(of): Form<OfQueue>) -> Changed {
     let (queue, group) = of.named(&app)?;
     let requeued = match group {

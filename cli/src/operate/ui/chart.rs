@@ -4,10 +4,10 @@ use maud::{Markup, html};
 
 #[cfg(feature = "study")]
 use crate::study::plot::{Bar, Panel};
+use crate::text::plain;
 
 fn n(value: f64) -> String {
-    let text = format!("{value:.2}");
-    text.trim_end_matches('0').trim_end_matches('.').to_owned()
+    plain((value * 100.0).round() / 100.0)
 }
 
 fn svg(class: &str, (width, height): (f64, f64), title: &str, shapes: Markup) -> Markup {

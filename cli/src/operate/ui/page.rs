@@ -55,7 +55,6 @@ pub(super) fn unexpected(name: &str, value: &str, expected: &str) -> String {
     format!("{name} is \"{}\": give {expected}", shown(value, 80))
 }
 
-/// The number in a field of a form.
 pub(super) fn number<T: FromStr>(name: &str, value: &str, expected: &str) -> Result<T, PageError> {
     let invalid = |_| PageError(StatusCode::UNPROCESSABLE_ENTITY, unexpected(name, value, expected));
     value.trim().parse().map_err(invalid)
@@ -89,7 +88,6 @@ impl From<pg_limiter::Error> for PageError {
 }
 
 impl App {
-    /// The key that a link or a form names.
     pub(super) fn named(&self, shown: &str) -> Result<String, PageError> {
         let unknown = "This hash is of another run, or was never shown. Search for the key again.";
         self.keys.named(shown).ok_or_else(|| PageError::not_found(unknown))
