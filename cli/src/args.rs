@@ -9,7 +9,7 @@ use clap::{CommandFactory, FromArgMatches, Parser, Subcommand};
 use clap_complete::Shell;
 
 use crate::database::{Database, DatabaseArgs};
-use crate::error::{CliError, EXIT_CODES};
+use crate::error::{CliError, EXIT_CODES, Result};
 use crate::{output, text};
 
 /// Rate limits in PostgreSQL: try limits, use them in scripts, replay past traffic, operate the limiter.
@@ -81,7 +81,7 @@ fn parsed(arguments: impl Iterator<Item = OsString>) -> Result<Arguments, clap::
     command().try_get_matches_from(arguments).and_then(|matches| Arguments::from_arg_matches(&matches))
 }
 
-async fn run(arguments: Arguments) -> Result<ExitCode, CliError> {
+async fn run(arguments: Arguments) -> Result<ExitCode> {
     #[cfg(any(feature = "operate", feature = "study"))]
     let database = Database::new(arguments.database)?;
     let mut text = Vec::new();

@@ -6,7 +6,7 @@ use clap::Args;
 use sqlx::postgres::{PgConnectOptions, PgPoolOptions};
 use sqlx::{ConnectOptions, Connection, PgConnection, PgPool};
 
-use crate::error::CliError;
+use crate::error::{CliError, Result};
 use crate::output::{self, Progress};
 use pg_limiter::embedded::{Server, ServerConfig};
 use pg_limiter::migrate::Migrator;
@@ -43,7 +43,7 @@ pub(super) struct Running {
 }
 
 impl Database {
-    pub(super) fn new(args: DatabaseArgs) -> Result<Self, CliError> {
+    pub(super) fn new(args: DatabaseArgs) -> Result<Self> {
         let schema = Schema::new(&args.schema)?;
         let is_argument = args.database_url.is_some();
         let options = url(args.database_url)?.map(|url| parse(url.trim())).transpose()?;
@@ -51,12 +51,12 @@ impl Database {
     }
 
     /// Starts the private server if no database was named. Its data does not outlive this run.
-    pub(super) async fn start(self) -> Result<Running, CliError> {
+    pub(super) async fn start(self) -> Result<Running> {
         self.start_with(false).await
     }
 
     /// Like `start`, but the private server waits for the disk, as a durable server does. For commands that measure.
-    pub(super) async fn start_durable(self) -> Result<Running, CliError> {
+    pub(super) async fn start_durable(self) -> Result<Running> {
         self.start_with(true).await
     }
 
@@ -65,8 +65,8 @@ impl Database {
         self,
         limits: Limits,
         key_secret: Option<KeySecret>,
-        work: impl AsyncFnOnce(&Limiter) -> Result<T, CliError>,
-    ) -> Result<T, CliError> {
+        work: impl AsyncFnOnce(&Limiter) -> Result<T>,
+    ) -> Result<T> {
         // A private server runs as long as this.
         let running = self.start().await?;
         let limiter = running.limiter(limits, key_secret).await?;
@@ -80,7 +80,7 @@ impl Database {
     }
 
     /// The limits that are stored in the named database. A private server has none.
-    pub(super) async fn stored_limits(&self) -> Result<Limits, CliError> {
+    pub(super) async fn stored_limits(&self) -> Result<Limits> {
         let Some(options) = &self.options else { return Ok(Limits::new()) };
         match read_limits(connect_with(options).await.map_err(cannot_connect)?, &self.schema).await {
             Err(Error::SchemaMissing { .. }) => Ok(Limits::new()),
@@ -89,14 +89,14 @@ impl Database {
     }
 
     /// The named database. Returns an error if there is none: a new private server has nothing to inspect.
-    pub(super) fn named(self) -> Result<Running, CliError> {
+    pub(super) fn named(self) -> Result<Running> {
         match self.options {
             Some(options) => Ok(Running { options, schema: self.schema, server: None }),
             None => Err(CliError::usage("no database given: use --database-url URL, or set DATABASE_URL")),
         }
     }
 
-    async fn start_with(self, durable: bool) -> Result<Running, CliError> {
+    async fn start_with(self, durable: bool) -> Result<Running> {
         if self.options.is_some() {
             return self.named();
         }
@@ -109,7 +109,7 @@ impl Database {
     }
 
     /// A private server, even if a database was named.
-    pub(super) async fn start_private(self, durable: bool) -> Result<Running, CliError> {
+    pub(super) async fn start_private(self, durable: bool) -> Result<Running> {
         let mut config = ServerConfig::default();
         config.durable = durable;
         let _progress = Progress::of("starting a private PostgreSQL server");
@@ -119,7 +119,7 @@ impl Database {
 }
 
 /// The URL of `--database-url`, or else of `DATABASE_URL`. An empty variable counts as unset.
-fn url(given: Option<String>) -> Result<Option<String>, CliError> {
+fn url(given: Option<String>) -> Result<Option<String>> {
     let url = match given {
         // A script passed a variable that is not set. A private server would then allow everything.
         Some(url) if url.trim().is_empty() => {
@@ -137,7 +137,7 @@ fn url(given: Option<String>) -> Result<Option<String>, CliError> {
 
 /// Parses the URL. No message shows it, because it may contain a password. Connections have a name in `pg_stat_activity`: that of
 /// the URL or of `PGAPPNAME`, or else `pg-limiter`.
-fn parse(url: &str) -> Result<PgConnectOptions, CliError> {
+fn parse(url: &str) -> Result<PgConnectOptions> {
     if !["postgres://", "postgresql://"].iter().any(|scheme| url.starts_with(scheme)) {
         return Err(CliError::usage(
             "the database URL does not begin with postgres://: use postgres://user:password@host/name",
@@ -162,16 +162,12 @@ async fn read_limits(mut conn: PgConnection, schema: &Schema) -> Result<Limits, 
 
 /// The message for a failed connection, with advice if TLS is the cause.
 pub(super) fn cannot_connect(error: sqlx::Error) -> CliError {
-    match error {
-        sqlx::Error::PoolTimedOut => CliError::failed(format!(
-            "the database did not answer within {PATIENCE:?}: check that it is running and reachable"
-        )),
-        error => {
-            let advice =
-                tls_advice(&error, cfg!(feature = "rustls")).map(|advice| format!("\n{advice}")).unwrap_or_default();
-            CliError::failed(format!("cannot connect to the database: {error}{advice}"))
-        }
+    if matches!(error, sqlx::Error::PoolTimedOut) {
+        let found = format!("the database did not answer within {PATIENCE:?}");
+        return CliError::failed(format!("{found}: check that it is running and reachable"));
     }
+    let advice = tls_advice(&error, cfg!(feature = "rustls")).map(|advice| format!("\n{advice}")).unwrap_or_default();
+    CliError::failed(format!("cannot connect to the database: {error}{advice}"))
 }
 
 impl Running {
@@ -181,7 +177,7 @@ impl Running {
     }
 
     /// The stored limits, for commands that only show. If they cannot be read, a note says why.
-    pub(super) async fn shown_limits(&self) -> Result<Limits, CliError> {
+    pub(super) async fn shown_limits(&self) -> Result<Limits> {
         let limits = read_limits(self.connect().await?, &self.schema).await;
         Ok(limits.unwrap_or_else(|error| {
             if !matches!(error, Error::SchemaMissing { .. }) {
@@ -191,20 +187,20 @@ impl Running {
         }))
     }
 
-    pub(super) async fn connect(&self) -> Result<PgConnection, CliError> {
+    pub(super) async fn connect(&self) -> Result<PgConnection> {
         let _progress = Progress::of("connecting to the database");
         connect_with(&self.options).await.map_err(cannot_connect)
     }
 
     /// Returns a pool, after one connection has succeeded: a pool alone would retry for long.
-    pub(super) async fn pool(&self, connections: u32) -> Result<PgPool, CliError> {
+    pub(super) async fn pool(&self, connections: u32) -> Result<PgPool> {
         self.connect().await?.close().await.map_err(CliError::failed)?;
         let options = PgPoolOptions::new().max_connections(connections).acquire_timeout(PATIENCE);
         Ok(options.connect_lazy_with(self.options.clone()))
     }
 
     /// Like `pool`, but migrates a private server first. Any other database is migrated only on request.
-    pub(super) async fn ready_pool(&self, connections: u32) -> Result<PgPool, CliError> {
+    pub(super) async fn ready_pool(&self, connections: u32) -> Result<PgPool> {
         let pool = self.pool(connections).await?;
         if self.server.is_some() {
             let _progress = Progress::of("creating the tables and functions");
@@ -214,7 +210,7 @@ impl Running {
     }
 
     /// Returns a limiter on such a pool. Close the pool after the last call.
-    pub(super) async fn limiter(&self, limits: Limits, key_secret: Option<KeySecret>) -> Result<Limiter, CliError> {
+    pub(super) async fn limiter(&self, limits: Limits, key_secret: Option<KeySecret>) -> Result<Limiter> {
         Ok(self.limiter_on(self.ready_pool(1).await?, limits, key_secret))
     }
 

@@ -29,6 +29,8 @@ pub(super) enum CliError {
     OutputClosed,
 }
 
+pub(super) type Result<T, E = CliError> = std::result::Result<T, E>;
+
 impl CliError {
     pub(super) fn usage(message: impl Display) -> Self {
         Self::Usage(message.to_string())
@@ -40,7 +42,7 @@ impl CliError {
 
     /// Refuses the options that are given and do nothing without `other`, beside `given`. clap's `requires` lets an option pass
     /// beside one that excludes the required one.
-    pub(super) fn refuse_without(other: &str, given: &str, options: &[(&str, bool)]) -> Result<(), Self> {
+    pub(super) fn refuse_without(other: &str, given: &str, options: &[(&str, bool)]) -> Result<()> {
         let Some((option, _)) = options.iter().find(|(_, is_given)| *is_given) else { return Ok(()) };
         Err(Self::Usage(format!("{option} applies only to {other}, not to {given}: leave it out, or use {other}")))
     }

@@ -4,7 +4,7 @@ use std::fs;
 use std::io::Read;
 use std::path::Path;
 
-use crate::error::CliError;
+use crate::error::{CliError, Result};
 use crate::output;
 use pg_limiter::Limits;
 
@@ -19,7 +19,7 @@ pub(super) fn name(path: &Path) -> String {
     if is_stdin(path) { "standard input".to_owned() } else { path.display().to_string() }
 }
 
-pub(super) fn read(path: &Path) -> Result<Vec<u8>, CliError> {
+pub(super) fn read(path: &Path) -> Result<Vec<u8>> {
     let result = if is_stdin(path) {
         let mut bytes = Vec::new();
         std::io::stdin().lock().read_to_end(&mut bytes).map(|_| bytes)
@@ -30,7 +30,7 @@ pub(super) fn read(path: &Path) -> Result<Vec<u8>, CliError> {
 }
 
 /// Reads a limits file. It is JSON if its name ends in `.json`, or if standard input begins with `{`; otherwise TOML.
-pub(super) fn read_limits(path: &Path) -> Result<Limits, CliError> {
+pub(super) fn read_limits(path: &Path) -> Result<Limits> {
     let name = name(path);
     let bytes = read(path)?;
     let invalid = |reason: &str| CliError::usage(format!("{name}: {reason}"));

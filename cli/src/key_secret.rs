@@ -4,7 +4,7 @@ use std::path::PathBuf;
 
 use clap::Args;
 
-use crate::error::CliError;
+use crate::error::{CliError, Result};
 use crate::input;
 use pg_limiter::KeySecret;
 
@@ -21,7 +21,7 @@ pub(super) struct KeySecretArgs {
 
 impl KeySecretArgs {
     /// Reads the secret if a file is named. An empty variable counts as unset.
-    pub(super) fn read(&self) -> Result<Option<KeySecret>, CliError> {
+    pub(super) fn read(&self) -> Result<Option<KeySecret>> {
         let named = || std::env::var_os(VARIABLE).filter(|name| !name.is_empty()).map(PathBuf::from);
         let Some(path) = self.key_secret_file.clone().or_else(named) else { return Ok(None) };
         let bytes = input::read(&path)?;
@@ -37,14 +37,14 @@ impl KeySecretArgs {
 const LENGTH: usize = 12;
 
 /// Random bytes that cannot be guessed.
-pub(crate) fn random() -> Result<[u8; 32], CliError> {
+pub(crate) fn random() -> Result<[u8; 32]> {
     let mut bytes = [0; 32];
     getrandom::fill(&mut bytes).map_err(|error| CliError::failed(format!("no random numbers: {error}")))?;
     Ok(bytes)
 }
 
 /// A secret of this run.
-pub(crate) fn secret() -> Result<KeySecret, CliError> {
+pub(crate) fn secret() -> Result<KeySecret> {
     KeySecret::new(random()?).map_err(CliError::failed)
 }
 
@@ -53,7 +53,7 @@ pub(crate) fn secret() -> Result<KeySecret, CliError> {
 pub(crate) struct HiddenKeys(KeySecret);
 
 impl HiddenKeys {
-    pub(crate) fn new() -> Result<Self, CliError> {
+    pub(crate) fn new() -> Result<Self> {
         secret().map(Self)
     }
 

@@ -7,7 +7,7 @@ use serde::Serialize;
 use serde_json::{Map, Value, json};
 
 use crate::database::Database;
-use crate::error::CliError;
+use crate::error::{CliError, Result};
 use crate::input;
 use crate::text::{escaped, quoted};
 use pg_limiter::{Kind, Limit, Limits};
@@ -107,12 +107,12 @@ pub(super) struct Sourced {
 }
 
 impl Sourced {
-    pub(super) fn file(path: &Path) -> Result<Self, CliError> {
+    pub(super) fn file(path: &Path) -> Result<Self> {
         Ok(Self { limits: input::read_limits(path)?, source: input::name(path) })
     }
 
     /// The limits that are stored in the named database; `None` if there are none.
-    pub(super) async fn stored(database: &Database) -> Result<Option<Self>, CliError> {
+    pub(super) async fn stored(database: &Database) -> Result<Option<Self>> {
         let limits = database.stored_limits().await?;
         let has_some = limits.iter().next().is_some();
         Ok(has_some.then(|| Self { limits, source: "the database".to_owned() }))
@@ -127,7 +127,7 @@ impl LimitArgs {
 
     /// The limits of the file, the inline limit under `name`, or else the stored limit of this name. A file may lack `name`: then
     /// the call fails.
-    pub(super) async fn limits(self, name: &str, database: &Database) -> Result<Limits, CliError> {
+    pub(super) async fn limits(self, name: &str, database: &Database) -> Result<Limits> {
         match &self.limits {
             Some(path) => input::read_limits(path),
             None if self.means_stored() && database.is_named() => {
@@ -152,7 +152,7 @@ impl LimitArgs {
     }
 
     /// The inline limit. Without `--kind`, returns one limit of each of `kinds`, with the options that apply to it.
-    pub(super) fn of_kinds(&self, kinds: &[Kind]) -> Result<Vec<Limit>, CliError> {
+    pub(super) fn of_kinds(&self, kinds: &[Kind]) -> Result<Vec<Limit>> {
         if self.kind == Some(Kind::Gate) {
             return Err(CliError::usage("a gate cannot be simulated: it takes no tokens; choose another kind"));
         }
@@ -176,7 +176,7 @@ impl LimitArgs {
         kinds.iter().map(|kind| self.read(*kind, |option| kind.has_option(option))).collect()
     }
 
-    fn inline(&self) -> Result<Limit, CliError> {
+    fn inline(&self) -> Result<Limit> {
         let usual = if self.every.is_some() { Kind::CalendarWindow } else { Kind::TokenBucket };
         self.read(self.inline_kind().unwrap_or(usual), |_| true)
     }
@@ -198,7 +198,7 @@ impl LimitArgs {
     }
 
     /// Parses the options as a limits file is parsed, so that the same rules and messages apply.
-    fn read(&self, kind: Kind, takes: impl Fn(&str) -> bool) -> Result<Limit, CliError> {
+    fn read(&self, kind: Kind, takes: impl Fn(&str) -> bool) -> Result<Limit> {
         let mut fields = self.given();
         fields.retain(|name, _| takes(name));
         fields.insert("kind".to_owned(), json!(kind));

@@ -11,22 +11,22 @@ use std::time::Duration;
 use indicatif::{MultiProgress, ProgressBar, ProgressDrawTarget, ProgressStyle};
 use tokio::task::AbortHandle;
 
-use crate::error::CliError;
+use crate::error::{CliError, Result};
 use crate::text::{message, one_line, shortened};
 
-pub(super) fn line(text: impl Display) -> Result<(), CliError> {
+pub(super) fn line(text: impl Display) -> Result<()> {
     lines([text])
 }
 
 /// Writes a line, and does nothing if standard output is closed: the exit code of the command stays the same.
-pub(super) fn line_if_open(text: impl Display) -> Result<(), CliError> {
+pub(super) fn line_if_open(text: impl Display) -> Result<()> {
     match line(text) {
         Err(CliError::OutputClosed) => Ok(()),
         written => written,
     }
 }
 
-pub(super) fn lines(texts: impl IntoIterator<Item = impl Display>) -> Result<(), CliError> {
+pub(super) fn lines(texts: impl IntoIterator<Item = impl Display>) -> Result<()> {
     let write = || {
         let mut out = io::BufWriter::new(io::stdout().lock());
         texts.into_iter().try_for_each(|text| writeln!(out, "{text}"))?;

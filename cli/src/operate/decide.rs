@@ -7,7 +7,7 @@ use clap::Args;
 use serde_json::json;
 
 use crate::database::Database;
-use crate::error::CliError;
+use crate::error::Result;
 use crate::json;
 use crate::key_secret::KeySecretArgs;
 use crate::limit_args::{LimitArgs, finite};
@@ -59,7 +59,7 @@ pub(crate) struct DecideArgs {
     reserve: bool,
 }
 
-pub(crate) async fn peek(args: PeekKeyArgs, database: Database) -> Result<(), CliError> {
+pub(crate) async fn peek(args: PeekKeyArgs, database: Database) -> Result<()> {
     let PeekKeyArgs { what: PeekArgs { name, key: given, limit, secret, json }, exact } = args;
     let (limits, secret) = (limit.limits(&name, &database).await?, secret.read()?);
     let forms = Forms::new(given.clone(), exact, secret.clone());
@@ -108,7 +108,7 @@ fn of_gate(rest: Option<Duration>, json: bool) -> String {
 }
 
 /// `limit`, or `check` if that is the operation.
-pub(crate) async fn decide(op: Op, args: DecideArgs, database: Database) -> Result<ExitCode, CliError> {
+pub(crate) async fn decide(op: Op, args: DecideArgs, database: Database) -> Result<ExitCode> {
     let DecideArgs { what: PeekArgs { name, key, limit, secret, json }, count, leave, reserve } = args;
     let (limits, secret) = (limit.limits(&name, &database).await?, secret.read()?);
     let mut call = Call::from(Item::new(name, key).count(count).leave(leave.unwrap_or_default()));
@@ -131,8 +131,8 @@ async fn ask<T>(
     (op, call): (Op, &Call),
     json: bool,
     database: Database,
-    how: impl AsyncFnOnce(&Limiter) -> Result<T, CliError>,
-) -> Result<T, CliError> {
+    how: impl AsyncFnOnce(&Limiter) -> Result<T>,
+) -> Result<T> {
     // Reject a call that can never be allowed without connecting to the database.
     if let Err(error) = call.validate(op, &limits) {
         if json {
@@ -185,7 +185,7 @@ pub(crate) struct BlockArgs {
     length: Duration,
 }
 
-pub(crate) async fn block(args: BlockArgs, database: Database) -> Result<(), CliError> {
+pub(crate) async fn block(args: BlockArgs, database: Database) -> Result<()> {
     let (json, given) = (args.what.json, args.what.key.clone());
     let run = async |limiter: &Limiter, gate| limiter.block(gate, args.length).await;
     let (rest, key) = on_gate(args.what, database, true, run).await?;
@@ -198,7 +198,7 @@ pub(crate) async fn block(args: BlockArgs, database: Database) -> Result<(), Cli
     })
 }
 
-pub(crate) async fn unblock(args: UnblockArgs, database: Database) -> Result<(), CliError> {
+pub(crate) async fn unblock(args: UnblockArgs, database: Database) -> Result<()> {
     let json = args.json;
     let run = async |limiter: &Limiter, gate: Item| {
         let rest = limiter.is_blocked(gate.clone()).await?;
@@ -218,7 +218,7 @@ async fn on_gate<T>(
     database: Database,
     notes: bool,
     run: impl AsyncFnOnce(&Limiter, Item) -> Result<T, Error>,
-) -> Result<(T, String), CliError> {
+) -> Result<(T, String)> {
     let key_secret = args.secret.read()?;
     let forms = Forms::new(args.key, args.exact, key_secret.clone());
     let work = async |limiter: &Limiter| {

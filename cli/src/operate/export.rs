@@ -15,13 +15,13 @@ use sqlx::postgres::PgRow;
 use sqlx::{AssertSqlSafe, Connection, FromRow, PgConnection};
 
 use crate::database::Database;
-use crate::error::CliError;
+use crate::error::{CliError, Result};
 use crate::output::{self, Progress};
 use crate::text::{escaped, many, moment};
 use crate::{input, json};
 use pg_limiter::{CallAt, Error, Item, Op, Schema, TransactionLimiter};
 
-pub(crate) async fn run(args: ExportArgs, database: Database) -> Result<ExitCode, CliError> {
+pub(crate) async fn run(args: ExportArgs, database: Database) -> Result<ExitCode> {
     if args.format != Format::Csv {
         CliError::refuse_without("--format csv", "--format json", &[("--no-formulas", args.no_formulas)])?;
     }
@@ -197,7 +197,7 @@ struct Writer<'a> {
 }
 
 impl<'a> Writer<'a> {
-    fn open(args: &'a ExportArgs) -> Result<Self, CliError> {
+    fn open(args: &'a ExportArgs) -> Result<Self> {
         let out: Box<dyn Write + Send> = match &args.output {
             None => Box::new(io::stdout()),
             Some(path) => Box::new(
@@ -213,7 +213,7 @@ impl<'a> Writer<'a> {
         Ok(writer)
     }
 
-    fn write(&mut self, rows: &[Row]) -> Result<(), CliError> {
+    fn write(&mut self, rows: &[Row]) -> Result<()> {
         let bytes = match self.args.format {
             Format::Json => {
                 rows.iter().map(|row| json::line(&columns(row, self.args)) + "\n").collect::<String>().into()
@@ -223,7 +223,7 @@ impl<'a> Writer<'a> {
         self.put(&bytes)
     }
 
-    fn put(&mut self, bytes: &[u8]) -> Result<(), CliError> {
+    fn put(&mut self, bytes: &[u8]) -> Result<()> {
         self.out.write_all(bytes).map_err(|error| match &self.args.output {
             None => output::failure(error),
             Some(path) => CliError::failed(format!("cannot write {}: {error}", path.display())),
@@ -231,7 +231,7 @@ impl<'a> Writer<'a> {
     }
 }
 
-fn csv(records: impl IntoIterator<Item = impl IntoIterator<Item = impl AsRef<[u8]>>>) -> Result<Vec<u8>, CliError> {
+fn csv(records: impl IntoIterator<Item = impl IntoIterator<Item = impl AsRef<[u8]>>>) -> Result<Vec<u8>> {
     let mut csv = csv::Writer::from_writer(Vec::new());
     records.into_iter().try_for_each(|record| csv.write_record(record)).map_err(CliError::failed)?;
     csv.into_inner().map_err(CliError::failed)

@@ -8,7 +8,7 @@ use serde_json::{Map, Value, json};
 use sqlx::{AssertSqlSafe, Connection};
 
 use crate::database::{Database, Running};
-use crate::error::CliError;
+use crate::error::{CliError, Result};
 use crate::limit_args::stored_names;
 use crate::text::{aligned, describe, escaped, shown};
 use crate::{input, json, output};
@@ -44,7 +44,7 @@ pub(crate) struct FileArgs {
     json: bool,
 }
 
-pub(crate) async fn run(command: LimitsCommand, database: Database) -> Result<ExitCode, CliError> {
+pub(crate) async fn run(command: LimitsCommand, database: Database) -> Result<ExitCode> {
     match command {
         LimitsCommand::Show { history: None, json } => show(json, &database.named()?).await?,
         LimitsCommand::Show { history: Some(name), .. } => history(&name, &database.named()?).await?,
@@ -54,7 +54,7 @@ pub(crate) async fn run(command: LimitsCommand, database: Database) -> Result<Ex
     Ok(ExitCode::SUCCESS)
 }
 
-async fn show(json: bool, running: &Running) -> Result<(), CliError> {
+async fn show(json: bool, running: &Running) -> Result<()> {
     let mut conn = running.connect().await?;
     let limits = Limits::stored_in(&mut conn, &running.schema).await?;
     if json {
@@ -68,7 +68,7 @@ async fn show(json: bool, running: &Running) -> Result<(), CliError> {
 }
 
 /// Prints a line for each definition of a limit: its time, its author and its rule.
-async fn history(name: &str, running: &Running) -> Result<(), CliError> {
+async fn history(name: &str, running: &Running) -> Result<()> {
     let schema = &running.schema;
     let sql = format!(
         "SELECT to_char(d.defined_at AT TIME ZONE 'UTC', 'YYYY-MM-DD HH24:MI:SS'), d.defined_by, \
@@ -92,7 +92,7 @@ async fn history(name: &str, running: &Running) -> Result<(), CliError> {
     output::lines(aligned(&cells.collect::<Vec<_>>(), &[0, 1, 2]))
 }
 
-async fn change(args: FileArgs, running: &Running, is_kept: bool) -> Result<ExitCode, CliError> {
+async fn change(args: FileArgs, running: &Running, is_kept: bool) -> Result<ExitCode> {
     let limits = input::read_limits(&args.file)?;
     let mut conn = running.connect().await?;
     let mut tx = conn.begin().await?;

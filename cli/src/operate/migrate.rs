@@ -7,7 +7,7 @@ use clap::builder::{PossibleValue, PossibleValuesParser, TypedValueParser};
 use serde_json::{Value, json};
 
 use crate::database::Database;
-use crate::error::CliError;
+use crate::error::{CliError, Result};
 use crate::json;
 use crate::output::{self, Progress};
 use crate::text::many;
@@ -44,7 +44,7 @@ pub(crate) struct MigrateArgs {
     json: bool,
 }
 
-pub(crate) async fn run(args: MigrateArgs, database: Database) -> Result<ExitCode, CliError> {
+pub(crate) async fn run(args: MigrateArgs, database: Database) -> Result<ExitCode> {
     if !args.print {
         let options = [("--from", args.from.is_some()), ("--functions", args.functions)];
         CliError::refuse_without("--print", "other runs of migrate", &options)?;
@@ -77,7 +77,7 @@ pub(crate) async fn run(args: MigrateArgs, database: Database) -> Result<ExitCod
     Ok(ExitCode::SUCCESS)
 }
 
-async fn on(args: &MigrateArgs, database: Database) -> Result<ExitCode, CliError> {
+async fn on(args: &MigrateArgs, database: Database) -> Result<ExitCode> {
     let running = database.start().await?;
     let pool = running.pool(1).await?;
     let progress = Progress::of("comparing the schema with this release");
@@ -175,7 +175,7 @@ fn uses() -> impl TypedValueParser<Value = Use> {
 }
 
 /// Prints the statements. Connects to nothing: a superuser or the owner of the schema runs them.
-pub(crate) fn grants(args: &GrantsArgs, database: &Database) -> Result<(), CliError> {
+pub(crate) fn grants(args: &GrantsArgs, database: &Database) -> Result<()> {
     if args.role.is_empty() {
         return Err(CliError::usage("the role is empty: give its name"));
     }

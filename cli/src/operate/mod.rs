@@ -18,7 +18,7 @@ use std::process::ExitCode;
 use clap::Subcommand;
 
 use crate::database::Database;
-use crate::error::CliError;
+use crate::error::Result;
 use pg_limiter::Op;
 
 #[derive(Debug, Subcommand)]
@@ -65,7 +65,7 @@ pub(crate) enum Command {
     Ui(ui::UiArgs),
 }
 
-pub(crate) async fn run(command: Command, database: Database) -> Result<ExitCode, CliError> {
+pub(crate) async fn run(command: Command, database: Database) -> Result<ExitCode> {
     match command {
         Command::Grants(args) => migrate::grants(&args, &database)?,
         Command::Peek(args) => decide::peek(args, database).await?,

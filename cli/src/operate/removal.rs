@@ -9,7 +9,7 @@ use serde_json::json;
 use sqlx::{AssertSqlSafe, PgConnection};
 
 use crate::database::Database;
-use crate::error::CliError;
+use crate::error::{CliError, Result};
 use crate::key_secret::KeySecretArgs;
 use crate::operate::stored::{ExactArgs, Forms};
 use crate::output::{self, Progress};
@@ -43,7 +43,7 @@ pub(crate) struct ResetArgs {
     json: bool,
 }
 
-pub(crate) async fn reset(args: ResetArgs, database: Database) -> Result<ExitCode, CliError> {
+pub(crate) async fn reset(args: ResetArgs, database: Database) -> Result<ExitCode> {
     if let Some(path) = &args.limits
         && input::read_limits(path)?.get(&args.name).is_none()
     {
@@ -97,7 +97,7 @@ pub(crate) struct ForgetArgs {
     json: bool,
 }
 
-pub(crate) async fn forget(args: ForgetArgs, database: Database) -> Result<(), CliError> {
+pub(crate) async fn forget(args: ForgetArgs, database: Database) -> Result<()> {
     let limits = args.limits.as_deref().map_or_else(|| Ok(Limits::new()), input::read_limits)?;
     let key_secret = args.secret.read()?;
     let forms = Forms::new(args.key, args.exact, key_secret.clone());
@@ -139,7 +139,7 @@ pub(crate) struct PruneArgs {
     json: bool,
 }
 
-pub(crate) async fn prune(args: PruneArgs, database: Database) -> Result<(), CliError> {
+pub(crate) async fn prune(args: PruneArgs, database: Database) -> Result<()> {
     // The number of rows removed, and of dead jobs if they are pruned, too.
     let work = async |limiter: &Limiter| {
         let progress = Progress::of("removing the rows of idle keys");

@@ -6,7 +6,7 @@ use std::collections::BTreeSet;
 use clap::Args;
 use sqlx::{AssertSqlSafe, PgConnection};
 
-use crate::error::{CliError, lacks_privilege};
+use crate::error::{CliError, Result, lacks_privilege};
 use crate::output;
 use crate::text::{escaped, quoted};
 use pg_limiter::web::{StoredKeys, stored_keys};
@@ -63,7 +63,7 @@ impl Forms {
     }
 
     /// The keys that have rows, in any form and of any limit, and the given one.
-    pub(crate) async fn every(&self, limiter: &Limiter) -> Result<Vec<String>, CliError> {
+    pub(crate) async fn every(&self, limiter: &Limiter) -> Result<Vec<String>> {
         let Stored { elsewhere, .. } = self.look(limiter, None).await?;
         let is_storable = self.all.is_empty() || self.all.contains(&self.given);
         let first = if is_storable { &self.given } else { &self.usual };
@@ -74,7 +74,7 @@ impl Forms {
 
     /// Finds the form of which this limit has a row: the key as given, or else the only other one. Without a row, it is the usual
     /// form. Prints a note if it is not the key as given, or if `always` no row is of this form.
-    pub(crate) async fn find(&self, limiter: &Limiter, name: &str, always: bool) -> Result<String, CliError> {
+    pub(crate) async fn find(&self, limiter: &Limiter, name: &str, always: bool) -> Result<String> {
         let stored = self.look(limiter, Some(name)).await?;
         let form = match stored.here.iter().collect::<Vec<_>>()[..] {
             _ if stored.here.contains(&self.given) => &self.given,
@@ -118,7 +118,7 @@ impl Forms {
         ))
     }
 
-    async fn look(&self, limiter: &Limiter, name: Option<&str>) -> Result<Stored, CliError> {
+    async fn look(&self, limiter: &Limiter, name: Option<&str>) -> Result<Stored> {
         if self.all.is_empty() {
             return Ok(Stored::default());
         }

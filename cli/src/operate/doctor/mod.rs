@@ -18,7 +18,7 @@ use sqlx::Connection;
 use sqlx::postgres::PgConnectOptions;
 
 use crate::database::Database;
-use crate::error::CliError;
+use crate::error::{CliError, Result};
 use crate::output::{self, Progress};
 use pg_limiter::{Error, Length, Schema};
 use report::Report;
@@ -31,7 +31,7 @@ use settings::Settings;
 pub(crate) use table::{Table, bytes};
 use tserver::Address;
 
-pub(crate) async fn run(args: DoctorArgs, database: Database) -> Result<ExitCode, CliError> {
+pub(crate) async fn run(args: DoctorArgs, database: Database) -> Result<ExitCode> {
     let running = database.named()?;
     let progress = Progress::of("examining the database");
     let report = report(&args, &running.options, &running.schema).await?;
@@ -41,12 +41,12 @@ pub(crate) async fn run(args: DoctorArgs, database: Database) -> Result<ExitCode
 }
 
 /// The findings of the checks with the default arguments.
-pub(crate) async fn findings(options: &PgConnectOptions, schema: &Schema) -> Result<Findings, CliError> {
+pub(crate) async fn findings(options: &PgConnectOptions, schema: &Schema) -> Result<Findings> {
     let args = DoctorArgs { tserver: None, old_transaction: OLD_TRANSACTION, json: false };
     Ok(report(&args, options, schema).await?.0)
 }
 
-async fn report(args: &DoctorArgs, options: &PgConnectOptions, schema: &Schema) -> Result<Report, CliError> {
+async fn report(args: &DoctorArgs, options: &PgConnectOptions, schema: &Schema) -> Result<Report> {
     let mut session = Session::open(options, schema).await?;
     let mut report = Report::default();
     examine(args, &mut session, &mut report).await.map_err(|error| {

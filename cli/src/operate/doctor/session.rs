@@ -8,7 +8,7 @@ use sqlx::postgres::{PgConnectOptions, PgRow};
 use sqlx::{AssertSqlSafe, FromRow, PgConnection};
 
 use crate::database::{cannot_connect, connect_with};
-use crate::error::CliError;
+use crate::error::Result;
 use crate::operate::doctor::schema::function_names;
 use pg_limiter::Schema;
 
@@ -34,7 +34,7 @@ pub(super) struct Session {
 }
 
 impl Session {
-    pub(super) async fn open(options: &PgConnectOptions, schema: &Schema) -> Result<Self, CliError> {
+    pub(super) async fn open(options: &PgConnectOptions, schema: &Schema) -> Result<Self> {
         let bare = options.clone().extra_float_digits(None);
         let (connection, options, refused) = match connect_with(options).await {
             Ok(connection) => (connection, options.clone(), None),

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use clap::{Args, ValueEnum};
 
-use crate::error::CliError;
+use crate::error::{CliError, Result};
 use crate::input;
 use crate::key_secret::KeySecretArgs;
 use crate::text::parse_length;
@@ -92,7 +92,7 @@ impl ExecArgs {
         self.attempts.unwrap_or(3)
     }
 
-    pub(super) fn limits(&self) -> Result<Limits, CliError> {
+    pub(super) fn limits(&self) -> Result<Limits> {
         if self.once_every.is_none() {
             let has_code = |of| self.exit_code.iter().any(|(failure, _)| *failure == of);
             let options = [

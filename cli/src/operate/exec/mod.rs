@@ -16,7 +16,7 @@ use std::process::ExitCode;
 use std::time::{Duration, Instant};
 
 use crate::database::Database;
-use crate::error::CliError;
+use crate::error::{CliError, Result};
 use crate::output::{self, Progress};
 use crate::signals::Signals;
 use crate::text;
@@ -24,7 +24,7 @@ pub(crate) use args::{EXEC_EXIT_CODES, ExecArgs};
 use args::{Failure, Outcome};
 use pg_limiter::{Call, Decision, Error, Item, Lease, LeaseId, Limiter};
 
-pub(crate) async fn run(args: ExecArgs, database: Database) -> Result<ExitCode, CliError> {
+pub(crate) async fn run(args: ExecArgs, database: Database) -> Result<ExitCode> {
     let outcome = hold(&args, database).await.unwrap_or_else(|error| {
         output::note(&error);
         Outcome::Failure(if matches!(error, CliError::Usage(_)) { Failure::Invalid } else { Failure::Failed })
@@ -32,7 +32,7 @@ pub(crate) async fn run(args: ExecArgs, database: Database) -> Result<ExitCode, 
     Ok(outcome.exit_code(&args))
 }
 
-async fn hold(args: &ExecArgs, database: Database) -> Result<Outcome, CliError> {
+async fn hold(args: &ExecArgs, database: Database) -> Result<Outcome> {
     let limits = args.limits()?;
     let key_secret = args.secret.read()?;
     let running = database.named()?;
@@ -87,11 +87,7 @@ const LONGEST_PAUSE: Duration = Duration::from_secs(1);
 const PATIENCE: Duration = Duration::from_secs(10);
 
 /// Takes the slots, or returns why it did not. A signal meanwhile leaves none taken.
-async fn acquire(
-    limiter: &Limiter,
-    args: &ExecArgs,
-    signals: &mut Signals,
-) -> Result<Result<Lease, Outcome>, CliError> {
+async fn acquire(limiter: &Limiter, args: &ExecArgs, signals: &mut Signals) -> Result<Result<Lease, Outcome>> {
     let until = args.wait.and_then(|wait| Instant::now().checked_add(wait));
     let mut has_waited = false;
     let _progress = Progress::of(format!("waiting for a slot of \"{}\"", args.name));

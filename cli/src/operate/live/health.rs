@@ -2,7 +2,7 @@
 
 use sqlx::AssertSqlSafe;
 
-use crate::error::CliError;
+use crate::error::Result;
 use crate::operate::doctor::{self, Findings, State, TABLES, Table};
 use crate::operate::live::live::Live;
 
@@ -17,7 +17,7 @@ pub(crate) struct Health {
 
 impl Live {
     /// Examines the database as `doctor` does, on a connection of its own.
-    pub(crate) async fn health(&self) -> Result<Health, CliError> {
+    pub(crate) async fn health(&self) -> Result<Health> {
         let mut findings = doctor::findings(&self.pool.connect_options(), &self.schema).await?;
         // The sizes and dead rows of the tables are below, and counted at another moment they would differ.
         let are_sizes = |check: &str| ["table", "table of jobs"].contains(&check);

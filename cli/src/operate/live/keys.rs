@@ -6,7 +6,7 @@ use std::time::Duration;
 use sqlx::AssertSqlSafe;
 
 use crate::balance_line::balance_line;
-use crate::error::CliError;
+use crate::error::Result;
 use crate::operate::export;
 use crate::operate::live::bucket::BucketView;
 use crate::operate::live::live::Live;
@@ -44,7 +44,7 @@ pub(crate) struct Balance {
 
 impl Live {
     /// The buckets of a key, in all limits, by name; and the database's clock. `secret`: with which keys are hashed, if they are.
-    pub(crate) async fn key(&self, key: &str, secret: Option<&KeySecret>) -> Result<(i64, Vec<KeyBucket>), CliError> {
+    pub(crate) async fn key(&self, key: &str, secret: Option<&KeySecret>) -> Result<(i64, Vec<KeyBucket>)> {
         let mut tx = self.begin().await?;
         let failed = |error| self.failed(error);
         let now = export::now(&mut tx).await.map_err(failed)?;
@@ -70,7 +70,7 @@ impl Live {
     }
 
     /// The balance from `now` until the bucket is full. The database computes it, as for a call at each of these times.
-    async fn balance(&self, bucket: &BucketView, limit: &Limit, now: i64) -> Result<Option<Balance>, CliError> {
+    async fn balance(&self, bucket: &BucketView, limit: &Limit, now: i64) -> Result<Option<Balance>> {
         // A curve is drawn a little past the moment from which the bucket is full.
         let end = now + ((bucket.full_at - now).clamp(1_000_000, LONGEST) / 20).saturating_mul(21);
         let times: Vec<i64> = (0..=POINTS).map(|point| now + (end - now) / POINTS * point).collect();
@@ -89,11 +89,7 @@ impl Live {
     }
 
     /// The other forms of a key that have rows, such as the network of an address. `secret`: as for [`Self::key`].
-    pub(crate) async fn other_forms(
-        &self,
-        key: &str,
-        secret: Option<&KeySecret>,
-    ) -> Result<BTreeSet<String>, CliError> {
+    pub(crate) async fn other_forms(&self, key: &str, secret: Option<&KeySecret>) -> Result<BTreeSet<String>> {
         let forms = Forms::new(key.to_owned(), ExactArgs::default(), secret.cloned());
         let mut tx = self.begin().await?;
         let failed = |error| self.failed(error);
@@ -103,7 +99,7 @@ impl Live {
     }
 
     /// Some keys that begin with `prefix`, each with a limit that has it. At most `most` of each limit.
-    pub(crate) async fn keys_like(&self, prefix: &str, most: u32) -> Result<Vec<(String, String)>, CliError> {
+    pub(crate) async fn keys_like(&self, prefix: &str, most: u32) -> Result<Vec<(String, String)>> {
         let sql = format!(
             "SELECT json_build_array(n.name, k.key)::text FROM ({}) AS n (name) CROSS JOIN LATERAL \
                (SELECT r.key FROM {}.rate_limits AS r \

@@ -8,7 +8,7 @@ use sqlx::{Connection, PgConnection, PgPool, Postgres, Transaction};
 use tokio::sync::{Mutex, watch};
 
 use crate::database::Running;
-use crate::error::CliError;
+use crate::error::{CliError, Result};
 use crate::operate::live::sample::{self, Sample};
 use crate::operate::live::sampler::Sampler;
 use crate::operate::live::view::{KeyView, Snapshot};
@@ -50,7 +50,7 @@ pub(crate) struct Seen {
 impl Live {
     /// The limits are those of a file, or else those that are stored now. Reports a wrong URL at once, and connects again when
     /// something is read.
-    pub(crate) async fn open(running: &Running, of_file: Option<Limits>) -> Result<Self, CliError> {
+    pub(crate) async fn open(running: &Running, of_file: Option<Limits>) -> Result<Self> {
         let follows_stored = of_file.is_none();
         let limits = match of_file {
             Some(limits) => running.connect().await.map(|_| limits)?,
@@ -106,7 +106,7 @@ impl Live {
     }
 
     /// Reads the stored limits again. If they cannot be read, those from before are kept.
-    async fn follow(&self) -> Result<(), CliError> {
+    async fn follow(&self) -> Result<()> {
         let mut tx = self.begin().await?;
         match Limits::stored_in(&mut *tx, &self.schema).await {
             Ok(limits) => drop(self.rate_limits.replace_limits(limits)),
@@ -117,7 +117,7 @@ impl Live {
     }
 
     /// Reads a sample and, of a large table, the watched keys and from time to time the names.
-    async fn read(&self, sampler: &Sampler) -> Result<Sample, CliError> {
+    async fn read(&self, sampler: &Sampler) -> Result<Sample> {
         let mut tx = self.begin().await?;
         let read = async {
             // Two samples with the same seed read the same pages, so that they can be compared.
@@ -136,7 +136,7 @@ impl Live {
     }
 
     /// Adds the balances of the listed keys, and sorts the emptiest by them.
-    async fn add_balances(&self, snapshot: &mut Snapshot) -> Result<(), CliError> {
+    async fn add_balances(&self, snapshot: &mut Snapshot) -> Result<()> {
         let time = moment(snapshot.at);
         let mut defined: Vec<_> = snapshot.limits.iter_mut().filter(|limit| limit.capacity.is_some()).collect();
         let mut keys: Vec<&mut KeyView> = defined.iter_mut().flat_map(|limit| limit.all_keys()).collect();
@@ -168,7 +168,7 @@ impl Live {
     }
 
     /// Begins a transaction that reads one state of the database for a short time, and cannot write.
-    pub(super) async fn begin(&self) -> Result<Transaction<'static, Postgres>, CliError> {
+    pub(super) async fn begin(&self) -> Result<Transaction<'static, Postgres>> {
         let begin = async {
             let mut tx = self.pool.begin_with("BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY").await?;
             sqlx::raw_sql(BOUNDS).execute(&mut *tx).await?;
@@ -188,7 +188,7 @@ impl Live {
     pub(super) async fn rows<T: DeserializeOwned>(
         &self,
         query: QueryAs<'_, Postgres, (String,), PgArguments>,
-    ) -> Result<Vec<T>, CliError> {
+    ) -> Result<Vec<T>> {
         let mut tx = self.begin().await?;
         let rows = query.persistent(false).fetch_all(&mut *tx).await.map_err(|error| self.failed(error))?;
         rows.iter().map(|(row,)| serde_json::from_str(row)).collect::<Result<_, _>>().map_err(CliError::failed)

@@ -3,7 +3,7 @@
 use serde::{Deserialize, Serialize};
 use sqlx::AssertSqlSafe;
 
-use crate::error::CliError;
+use crate::error::Result;
 use crate::operate::export::now;
 use crate::operate::live::live::Live;
 use crate::operate::live::sample::distinct;
@@ -88,13 +88,13 @@ pub(crate) struct JobView {
 }
 
 impl Live {
-    pub(crate) async fn now(&self) -> Result<i64, CliError> {
+    pub(crate) async fn now(&self) -> Result<i64> {
         let mut tx = self.begin().await?;
         now(&mut tx).await.map_err(|error| self.failed(error))
     }
 
     /// All queues that have jobs, or are paused or draining; none if the queue is not installed.
-    pub(crate) async fn queues(&self) -> Result<Vec<QueueView>, CliError> {
+    pub(crate) async fn queues(&self) -> Result<Vec<QueueView>> {
         let jobs = format!("{}.jobs", self.schema.quoted());
         let is_installed = sqlx::query_as("SELECT to_json(pg_catalog.to_regclass($1) IS NOT NULL)::text").bind(&jobs);
         if self.rows::<bool>(is_installed).await? != [true] {
@@ -126,7 +126,7 @@ impl Live {
     }
 
     /// The groups of a queue in which jobs wait, by name, after the group `after`.
-    pub(crate) async fn groups(&self, queue: &str, after: Option<&str>) -> Result<Vec<GroupView>, CliError> {
+    pub(crate) async fn groups(&self, queue: &str, after: Option<&str>) -> Result<Vec<GroupView>> {
         let schema = self.schema.quoted();
         let jobs = format!("{schema}.jobs");
         let waiting = "j.queue = $1 AND j.state IN ('scheduled', 'available')";
@@ -162,13 +162,7 @@ impl Live {
     }
 
     /// The jobs of a queue in one state, without the first `skip`: those that run next, or ended last, first.
-    pub(crate) async fn jobs(
-        &self,
-        queue: &str,
-        state: JobState,
-        skip: u32,
-        most: u32,
-    ) -> Result<Vec<JobView>, CliError> {
+    pub(crate) async fn jobs(&self, queue: &str, state: JobState, skip: u32, most: u32) -> Result<Vec<JobView>> {
         let (source, order) = index_of(state);
         let sql = format!(
             "SELECT to_json(v)::text FROM ( \
@@ -181,7 +175,7 @@ impl Live {
     }
 
     /// One job, with its payload.
-    pub(crate) async fn job(&self, id: i64) -> Result<Option<JobView>, CliError> {
+    pub(crate) async fn job(&self, id: i64) -> Result<Option<JobView>> {
         let sql = format!(
             "SELECT to_json(v)::text FROM ( \
                SELECT {JOB}, j.payload::text AS payload, ( \

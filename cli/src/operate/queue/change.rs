@@ -7,7 +7,7 @@ use clap::Args;
 use serde_json::json;
 
 use crate::database::Database;
-use crate::error::CliError;
+use crate::error::Result;
 use crate::operate::queue::jobs::{exact, human};
 use crate::operate::queue::queues::{Queues, job_limits, no_such_job, with_queues};
 use crate::output::{self, Progress};
@@ -36,8 +36,8 @@ async fn each(
     what: &'static str,
     ids: &[i64],
     as_json: bool,
-    act: impl AsyncFn(&Queues, JobInfo) -> Result<Became, CliError>,
-) -> Result<ExitCode, CliError> {
+    act: impl AsyncFn(&Queues, JobInfo) -> Result<Became>,
+) -> Result<ExitCode> {
     let mut code = ExitCode::SUCCESS;
     let progress = Progress::parts(what, ids.len());
     for id in ids {
@@ -98,13 +98,13 @@ pub(crate) struct CancelArgs {
     json: bool,
 }
 
-pub(super) async fn cancel_jobs(args: CancelArgs, database: Database) -> Result<ExitCode, CliError> {
+pub(super) async fn cancel_jobs(args: CancelArgs, database: Database) -> Result<ExitCode> {
     let limits = job_limits(args.limits.as_deref(), &database).await?;
     let work = async |queues: Queues| each(&queues, "cancelling jobs", &args.ids, args.json, cancel).await;
     with_queues(database, limits, work).await
 }
 
-pub(crate) async fn cancel(queues: &Queues, job: JobInfo) -> Result<Became, CliError> {
+pub(crate) async fn cancel(queues: &Queues, job: JobInfo) -> Result<Became> {
     let waits = |state| matches!(state, JobState::Scheduled | JobState::Available);
     if waits(job.state)
         && let Err(refused) = check(&job, Op::Credit, &queues.limits())
@@ -142,7 +142,7 @@ pub(crate) struct RequeueArgs {
     json: bool,
 }
 
-pub(super) async fn requeue_jobs(args: RequeueArgs, database: Database) -> Result<ExitCode, CliError> {
+pub(super) async fn requeue_jobs(args: RequeueArgs, database: Database) -> Result<ExitCode> {
     let limits = job_limits(args.limits.as_deref(), &database).await?;
     let work = async |queues: Queues| {
         let ids = match &args.dead {
@@ -154,7 +154,7 @@ pub(super) async fn requeue_jobs(args: RequeueArgs, database: Database) -> Resul
     with_queues(database, limits, work).await
 }
 
-async fn dead(queues: &Queues, queue: &str, group: Option<String>, json: bool) -> Result<Vec<i64>, CliError> {
+async fn dead(queues: &Queues, queue: &str, group: Option<String>, json: bool) -> Result<Vec<i64>> {
     let _progress = Progress::of("reading the dead jobs");
     let mut filter = JobFilter::default();
     filter.queue = Some(queue.to_owned());
@@ -170,7 +170,7 @@ async fn dead(queues: &Queues, queue: &str, group: Option<String>, json: bool) -
     Ok(ids)
 }
 
-pub(crate) async fn requeue(queues: &Queues, job: JobInfo) -> Result<Became, CliError> {
+pub(crate) async fn requeue(queues: &Queues, job: JobInfo) -> Result<Became> {
     let neither = |how: &str| format!("job {} is {how}; only dead and cancelled jobs can be requeued", job.id);
     if !matches!(job.state, JobState::Dead | JobState::Cancelled) {
         return Ok(Became::refused(job.state, neither(job.state.as_str())));
@@ -201,7 +201,7 @@ pub(crate) struct DiscardArgs {
     json: bool,
 }
 
-pub(super) async fn discard_jobs(args: DiscardArgs, database: Database) -> Result<ExitCode, CliError> {
+pub(super) async fn discard_jobs(args: DiscardArgs, database: Database) -> Result<ExitCode> {
     let work = async |queues: Queues| match &args.queue {
         Some(queue) if args.ids.is_empty() => discard_all(&queues, queue, args.json).await,
         queue => {
@@ -212,7 +212,7 @@ pub(super) async fn discard_jobs(args: DiscardArgs, database: Database) -> Resul
     with_queues(database, Limits::new(), work).await
 }
 
-async fn discard_all(queues: &Queues, queue: &str, as_json: bool) -> Result<ExitCode, CliError> {
+async fn discard_all(queues: &Queues, queue: &str, as_json: bool) -> Result<ExitCode> {
     let progress = Progress::of("discarding the dead jobs");
     queues.must_have(queue).await?;
     let jobs = queues.queue(queue)?.prune_dead(std::time::Duration::ZERO).await?;
@@ -225,7 +225,7 @@ async fn discard_all(queues: &Queues, queue: &str, as_json: bool) -> Result<Exit
     Ok(ExitCode::SUCCESS)
 }
 
-async fn discard(queues: &Queues, job: JobInfo, queue: Option<&str>) -> Result<Became, CliError> {
+async fn discard(queues: &Queues, job: JobInfo, queue: Option<&str>) -> Result<Became> {
     if queue.is_some_and(|queue| queue != job.queue) {
         let why = format!("job {} is in the queue \"{}\", not in that of --queue", job.id, text::escaped(&job.queue));
         return Ok(Became::refused(job.state, why));

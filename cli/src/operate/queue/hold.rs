@@ -6,7 +6,7 @@ use clap::Args;
 use serde_json::json;
 
 use crate::database::Database;
-use crate::error::CliError;
+use crate::error::{CliError, Result};
 use crate::operate::queue::queues::{Queues, with_queues};
 use crate::output::{self, Progress};
 use crate::{json, text};
@@ -47,7 +47,7 @@ impl HoldArgs {
         database: Database,
         [changed, done, undone]: [&str; 3],
         change: impl AsyncFnOnce(&Queue, Option<&str>) -> Result<bool, pg_limiter::Error>,
-    ) -> Result<(), CliError> {
+    ) -> Result<()> {
         let work = async |queues: Queues| {
             let is_changed = change(&queues.queue(&self.queue)?, self.group.as_deref()).await?;
             // A queue may be held before it has jobs, but its name may also be wrong.
@@ -68,7 +68,7 @@ impl HoldArgs {
     }
 }
 
-pub(super) async fn pause(args: HoldArgs, database: Database) -> Result<(), CliError> {
+pub(super) async fn pause(args: HoldArgs, database: Database) -> Result<()> {
     let texts = ["paused", "starts no job until it is resumed", "was paused before"];
     args.apply(database, texts, async |queue, group| match group {
         Some(group) => queue.pause_group(group).await,
@@ -77,7 +77,7 @@ pub(super) async fn pause(args: HoldArgs, database: Database) -> Result<(), CliE
     .await
 }
 
-pub(super) async fn resume(args: HoldArgs, database: Database) -> Result<(), CliError> {
+pub(super) async fn resume(args: HoldArgs, database: Database) -> Result<()> {
     let undone =
         if args.group.is_some() { "is not paused, and does not wait" } else { "is neither paused nor draining" };
     args.apply(database, ["resumed", "starts its jobs again", undone], async |queue, group| match group {
@@ -87,7 +87,7 @@ pub(super) async fn resume(args: HoldArgs, database: Database) -> Result<(), Cli
     .await
 }
 
-pub(super) async fn drain(args: DrainArgs, database: Database) -> Result<(), CliError> {
+pub(super) async fn drain(args: DrainArgs, database: Database) -> Result<()> {
     let work = async |queues: Queues| {
         let queue = queues.queue(&args.queue)?;
         let mut left = queue.drain().await?;

@@ -8,7 +8,7 @@ use serde::Serialize;
 use serde_json::value::RawValue;
 use serde_json::{Value, json};
 
-use crate::error::CliError;
+use crate::error::{CliError, Result};
 use crate::json;
 use crate::text::{age, aligned, escaped, grouped, one_line, plain, shortened, shown};
 use pg_limiter::queue::{GroupCounts, JobInfo, JobItem};
@@ -102,7 +102,7 @@ struct Line {
     payload: Box<RawValue>,
 }
 
-pub(super) fn json(job: &JobInfo) -> Result<String, CliError> {
+pub(super) fn json(job: &JobInfo) -> Result<String> {
     let item = |item: &JobItem| json!({"limit": item.limit, "key": item.key, "count": item.count, "used": item.used});
     let shown = json!({
         "id": job.id,

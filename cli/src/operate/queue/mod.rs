@@ -10,7 +10,7 @@ use std::process::ExitCode;
 use clap::{Args, Subcommand};
 
 use crate::database::Database;
-use crate::error::CliError;
+use crate::error::{CliError, Result};
 use crate::output::{self, Progress};
 pub(crate) use change::{Became, cancel, requeue};
 use change::{CancelArgs, DiscardArgs, RequeueArgs, cancel_jobs, discard_jobs, requeue_jobs};
@@ -46,7 +46,7 @@ pub(crate) enum QueueCommand {
     Discard(DiscardArgs),
 }
 
-pub(crate) async fn run(command: QueueCommand, database: Database) -> Result<ExitCode, CliError> {
+pub(crate) async fn run(command: QueueCommand, database: Database) -> Result<ExitCode> {
     match command {
         QueueCommand::Ls(args) => ls(args, database).await?,
         QueueCommand::Show { id, json } => show(id, json, database).await?,
@@ -83,7 +83,7 @@ pub(crate) struct LsArgs {
     json: bool,
 }
 
-async fn ls(args: LsArgs, database: Database) -> Result<(), CliError> {
+async fn ls(args: LsArgs, database: Database) -> Result<()> {
     let list = async |queues: Queues| {
         let _progress = Progress::of("reading the queues");
         if args.jobs || args.state.is_some() || args.group.is_some() {
@@ -99,7 +99,7 @@ async fn ls(args: LsArgs, database: Database) -> Result<(), CliError> {
     output::lines(lines)
 }
 
-async fn list_groups(args: &LsArgs, queues: &Queues) -> Result<Vec<String>, CliError> {
+async fn list_groups(args: &LsArgs, queues: &Queues) -> Result<Vec<String>> {
     let mut listed = queues.all.group_counts(args.queue.as_deref()).await?;
     if let (true, Some(queue)) = (listed.is_empty(), &args.queue) {
         return Err(queues.no_such(queue).await);
@@ -110,7 +110,7 @@ async fn list_groups(args: &LsArgs, queues: &Queues) -> Result<Vec<String>, CliE
     Ok(if args.json { listed.iter().map(jobs::group_json).collect() } else { jobs::group_table(&listed) })
 }
 
-async fn list_jobs(args: &LsArgs, queues: &Queues) -> Result<Vec<String>, CliError> {
+async fn list_jobs(args: &LsArgs, queues: &Queues) -> Result<Vec<String>> {
     let mut filter = JobFilter::default();
     filter.queue.clone_from(&args.queue);
     filter.group.clone_from(&args.group);
@@ -133,7 +133,7 @@ fn cut<T>(listed: &mut Vec<T>, most: u32, what: &str) {
     }
 }
 
-async fn show(id: i64, json: bool, database: Database) -> Result<(), CliError> {
+async fn show(id: i64, json: bool, database: Database) -> Result<()> {
     let job = with_queues(database, Limits::new(), async |queues| queues.job(id).await).await?;
     let job = job.ok_or_else(|| CliError::usage(no_such_job(id)))?;
     if json { output::line(jobs::json(&job)?) } else { output::lines(jobs::description(&job)) }

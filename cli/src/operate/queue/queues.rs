@@ -1,7 +1,7 @@
 use std::path::Path;
 
 use crate::database::Database;
-use crate::error::CliError;
+use crate::error::{CliError, Result};
 use crate::output::Progress;
 use crate::{input, text};
 use pg_limiter::queue::{JobFilter, JobInfo, Queue};
@@ -13,7 +13,7 @@ pub(crate) struct Queues {
 }
 
 /// The limits of the file, or those that are stored in the database.
-pub(super) async fn job_limits(file: Option<&Path>, database: &Database) -> Result<Limits, CliError> {
+pub(super) async fn job_limits(file: Option<&Path>, database: &Database) -> Result<Limits> {
     match file {
         Some(file) => input::read_limits(file),
         None => database.stored_limits().await,
@@ -24,8 +24,8 @@ pub(super) async fn job_limits(file: Option<&Path>, database: &Database) -> Resu
 pub(super) async fn with_queues<T>(
     database: Database,
     limits: Limits,
-    work: impl AsyncFnOnce(Queues) -> Result<T, CliError>,
-) -> Result<T, CliError> {
+    work: impl AsyncFnOnce(Queues) -> Result<T>,
+) -> Result<T> {
     database.with_limiter(limits, None, async |limiter| work(Queues::new(limiter.clone())).await).await
 }
 
@@ -38,11 +38,11 @@ impl Queues {
         self.limiter.limits()
     }
 
-    pub(super) fn queue(&self, name: &str) -> Result<Queue, CliError> {
+    pub(super) fn queue(&self, name: &str) -> Result<Queue> {
         Queue::new(&self.limiter, name).map_err(CliError::usage)
     }
 
-    pub(crate) async fn job(&self, id: i64) -> Result<Option<JobInfo>, CliError> {
+    pub(crate) async fn job(&self, id: i64) -> Result<Option<JobInfo>> {
         let _progress = Progress::of("reading the job");
         let mut filter = JobFilter::default();
         filter.id = Some(id);
@@ -50,7 +50,7 @@ impl Queues {
     }
 
     /// Returns an error if the queue does not exist: a queue exists while it has jobs.
-    pub(super) async fn must_have(&self, queue: &str) -> Result<(), CliError> {
+    pub(super) async fn must_have(&self, queue: &str) -> Result<()> {
         let mut filter = JobFilter::default();
         filter.queue = Some(queue.to_owned());
         if self.all.jobs(&filter, 1).await?.is_empty() { Err(self.no_such(queue).await) } else { Ok(()) }

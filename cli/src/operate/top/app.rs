@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 use ratatui::crossterm::event::{KeyCode, KeyEvent, KeyModifiers};
 use tokio::sync::{mpsc, watch};
 
-use crate::error::CliError;
+use crate::error::Result;
 use crate::operate::live::{GroupView, KeyView, LimitView, Live, QueueView, Seen, UnusedLimit, pause};
 use crate::operate::top::columns::{Id, Listed, Sort, Style};
 
@@ -215,7 +215,7 @@ impl Data {
         data
     }
 
-    async fn read_queues(&mut self, live: &Live, filter: &str) -> Result<(), CliError> {
+    async fn read_queues(&mut self, live: &Live, filter: &str) -> Result<()> {
         self.queues = live.queues().await?;
         self.queues.retain(|queue| queue.queue.contains(filter));
         for queue in self.queues.iter().take(QUEUES) {

@@ -5,7 +5,7 @@ use std::time::Duration;
 use ratatui::layout::Constraint;
 use ratatui::symbols::border;
 
-use crate::error::CliError;
+use crate::error::Result;
 use crate::key_secret::HiddenKeys;
 use crate::operate::live::{BucketView, Counted, GroupView, KeyView, LimitView, Meaning};
 use crate::text::{age, escaped, grouped, shown, tokens};
@@ -152,12 +152,12 @@ pub(super) struct Style {
 }
 
 impl Style {
-    pub(super) fn new(hide_keys: bool, is_unicode: bool) -> Result<Self, CliError> {
+    pub(super) fn new(hide_keys: bool, is_unicode: bool) -> Result<Self> {
         Ok(Self { hidden: hide_keys.then(HiddenKeys::new).transpose()?, is_unicode })
     }
 
     /// Unicode, if the locale has it.
-    pub(super) fn of_locale(hide_keys: bool) -> Result<Self, CliError> {
+    pub(super) fn of_locale(hide_keys: bool) -> Result<Self> {
         let set = ["LC_ALL", "LC_CTYPE", "LANG"].iter().filter_map(std::env::var_os).find(|value| !value.is_empty());
         let name = set.unwrap_or_default().to_string_lossy().to_uppercase();
         Self::new(hide_keys, name.contains("UTF-8") || name.contains("UTF8"))

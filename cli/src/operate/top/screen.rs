@@ -9,7 +9,7 @@ use ratatui::text::{Line, Span};
 use ratatui::widgets::{Block, Clear, Paragraph, Row, Table, TableState, Wrap};
 use serde_json::{Map, Value, json};
 
-use crate::error::CliError;
+use crate::error::Result;
 use crate::operate::live::{Coverage, KeyView, LimitView, QueueView};
 use crate::operate::top::app::{App, QUEUES, Tab};
 use crate::operate::top::columns::{Column, Listed, Style};
@@ -274,7 +274,7 @@ fn text_table<T: Listed>(rows: &[T], style: &Style, now: i64) -> Vec<String> {
     aligned(&cells, &texts.collect::<Vec<_>>())
 }
 
-pub(super) fn json(app: &App) -> Result<String, CliError> {
+pub(super) fn json(app: &App) -> Result<String> {
     let data = &app.data;
     let snapshot = &data.seen.snapshot;
     let mut limits = app.limits();

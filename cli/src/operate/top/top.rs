@@ -9,7 +9,7 @@ use ratatui::crossterm::event::{self, Event, KeyEventKind};
 use tokio::sync::{mpsc, watch};
 
 use crate::database::Database;
-use crate::error::CliError;
+use crate::error::{CliError, Result};
 use crate::input;
 use crate::operate::live::Live;
 use crate::operate::top::app::{App, Data, Next, keep_reading};
@@ -19,7 +19,7 @@ use crate::output::{self, Progress};
 use crate::signals::Signals;
 use crate::text::parse_length;
 
-pub(crate) async fn run(args: TopArgs, database: Database) -> Result<ExitCode, CliError> {
+pub(crate) async fn run(args: TopArgs, database: Database) -> Result<ExitCode> {
     let of_file = args.limits.as_deref().map(input::read_limits).transpose()?;
     // Before the screen is switched.
     let live = Live::open(&database.named()?, of_file).await?;
@@ -30,7 +30,7 @@ pub(crate) async fn run(args: TopArgs, database: Database) -> Result<ExitCode, C
     result
 }
 
-async fn print(args: &TopArgs, live: &Live, mut app: App) -> Result<ExitCode, CliError> {
+async fn print(args: &TopArgs, live: &Live, mut app: App) -> Result<ExitCode> {
     let progress = Progress::of("reading the database twice");
     let first = Data::read(live, &app.filters).await;
     if first.seen.error.is_none() {
@@ -49,7 +49,7 @@ async fn print(args: &TopArgs, live: &Live, mut app: App) -> Result<ExitCode, Cl
     printed.map(|()| ExitCode::SUCCESS)
 }
 
-async fn show(args: &TopArgs, live: &Live, mut app: App) -> Result<ExitCode, CliError> {
+async fn show(args: &TopArgs, live: &Live, mut app: App) -> Result<ExitCode> {
     let failed = |error| CliError::failed(format!("cannot use the terminal: {error}"));
     // Before the screen is switched, so that no signal leaves it switched.
     let mut signals = Signals::listen().map_err(CliError::failed)?;
@@ -136,7 +136,7 @@ struct Terminal {
 
 impl Terminal {
     /// Switches to a screen of its own. It also restores the terminal before a panic prints its message.
-    fn open() -> Result<Self, CliError> {
+    fn open() -> Result<Self> {
         let why = match std::env::var("TERM").unwrap_or_default().as_str() {
             _ if !io::stdout().is_terminal() => "standard output is no terminal",
             "" => "the terminal has no name in TERM",

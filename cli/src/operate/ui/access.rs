@@ -9,7 +9,7 @@ use axum::http::{HeaderMap, Method, StatusCode, Uri, header};
 use axum::middleware::Next;
 use axum::response::{IntoResponse, Response};
 
-use crate::error::CliError;
+use crate::error::Result;
 use crate::key_secret::{random, secret};
 use pg_limiter::KeySecret;
 
@@ -29,12 +29,12 @@ pub(super) struct Access {
     pub(super) form: String,
 }
 
-pub(super) fn random_token() -> Result<String, CliError> {
+pub(super) fn random_token() -> Result<String> {
     Ok(random()?.iter().map(|byte| format!("{byte:02x}")).collect())
 }
 
 impl Access {
-    pub(super) fn new(address: SocketAddr, token: Option<String>) -> Result<Self, CliError> {
+    pub(super) fn new(address: SocketAddr, token: Option<String>) -> Result<Self> {
         Ok(Self {
             secret: secret()?,
             token,

@@ -9,7 +9,7 @@ use axum::response::Redirect;
 use maud::{Markup, html};
 use serde::Deserialize;
 
-use crate::error::CliError;
+use crate::error::{CliError, Result};
 use crate::operate::queue::{Became, Queues, cancel, no_such_job, requeue};
 use crate::operate::ui::app::{App, Shared};
 use crate::operate::ui::format::{job_url, key_url, queue_url};
@@ -102,7 +102,7 @@ async fn change(
     app: &App,
     OfJob { form, id }: OfJob,
     done: [&'static str; 2],
-    act: impl AsyncFnOnce(&Queues, JobInfo) -> Result<Became, CliError>,
+    act: impl AsyncFnOnce(&Queues, JobInfo) -> Result<Became>,
 ) -> Changed {
     let queues = Queues::new(limiter(app, &form)?.clone());
     let id = number("id", &id, JOB_NUMBER)?;

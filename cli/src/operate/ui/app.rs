@@ -8,7 +8,7 @@ use axum::extract::State;
 use axum::response::Redirect;
 use maud::{Markup, html};
 
-use crate::error::CliError;
+use crate::error::Result;
 use crate::key_secret::HiddenKeys;
 use crate::operate::live::{Health, Live};
 use crate::operate::ui::access::Access;
@@ -49,7 +49,7 @@ pub(super) struct Keys {
 }
 
 impl Keys {
-    pub(super) fn new(hide: bool) -> Result<Self, CliError> {
+    pub(super) fn new(hide: bool) -> Result<Self> {
         Ok(Self { hashes: hide.then(HiddenKeys::new).transpose()?, known: Mutex::default() })
     }
 

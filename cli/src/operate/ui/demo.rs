@@ -5,7 +5,7 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use tokio::task::JoinSet;
 
 use crate::database::Running;
-use crate::error::CliError;
+use crate::error::{CliError, Result};
 use pg_limiter::queue::{Finish, Job, Queue, WorkerConfig, handler_fn};
 use pg_limiter::{Item, Limiter, Limits};
 
@@ -19,7 +19,7 @@ pub(super) struct Demo {
 }
 
 impl Demo {
-    pub(super) async fn start(running: &Running, limits: Limits) -> Result<Self, CliError> {
+    pub(super) async fn start(running: &Running, limits: Limits) -> Result<Self> {
         let pool = running.ready_pool(CONNECTIONS).await?;
         let limiter = running.limiter_on(pool, limits, None);
         let mut tasks = JoinSet::new();

@@ -7,7 +7,7 @@ use tokio::sync::Mutex;
 use tokio::time::Instant;
 
 use crate::database::Running;
-use crate::error::CliError;
+use crate::error::Result;
 use crate::study::plot::Panel;
 use crate::study::replay::{LogOptions, Sandbox, panels_of_log};
 use crate::study::simulate::{SimulateArgs, panels_of_traffic};
@@ -50,7 +50,7 @@ impl Simulator {
         args: &SimulateArgs,
         log: Option<(Vec<u8>, LogOptions)>,
         today: Option<(Arc<str>, Limit)>,
-    ) -> Result<Outcome, CliError> {
+    ) -> Result<Outcome> {
         let mut kept = self.sandbox.lock().await;
         // The server may have ended the session since.
         let usable = match kept.take() {

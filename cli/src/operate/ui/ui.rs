@@ -13,7 +13,7 @@ use tokio::net::TcpListener;
 use tokio::sync::Mutex;
 
 use crate::database::{Database, Running};
-use crate::error::CliError;
+use crate::error::{CliError, Result};
 use crate::key_secret::KeySecretArgs;
 use crate::operate::live::Live;
 use crate::operate::ui::access::{Access, random_token};
@@ -31,7 +31,7 @@ use pg_limiter::{Limits, Schema};
 
 const CHANGING: u32 = 2;
 
-pub(crate) async fn run(args: UiArgs, database: Database) -> Result<(), CliError> {
+pub(crate) async fn run(args: UiArgs, database: Database) -> Result<()> {
     if args.demo && database.is_argument {
         return Err(CliError::usage("--demo shows a private server: use it without --database-url"));
     }
@@ -190,7 +190,7 @@ pub(crate) struct UiArgs {
 
 impl UiArgs {
     /// The token that was given. An empty variable counts as unset.
-    fn token(&self) -> Result<Option<String>, CliError> {
+    fn token(&self) -> Result<Option<String>> {
         let variable = || std::env::var(VARIABLE).ok().filter(|token| !token.is_empty());
         let Some(token) = self.token.clone().or_else(variable) else { return Ok(None) };
         if token.len() < SHORTEST_TOKEN || encoded(&token) != token {

@@ -7,7 +7,7 @@ use axum::extract::{Multipart, State};
 use clap::{Args, Command, FromArgMatches};
 use maud::{Markup, Render, html};
 
-use crate::error::CliError;
+use crate::error::{CliError, Result};
 use crate::operate::ui::app::{App, Shared};
 use crate::operate::ui::chart;
 use crate::operate::ui::format::{amount, capital};
@@ -81,7 +81,7 @@ async fn read(mut form: Multipart) -> Result<(Fields, Vec<u8>), PageError> {
     Ok((fields, log))
 }
 
-async fn simulate(app: &App, fields: &Fields, log: Vec<u8>) -> Result<Outcome, CliError> {
+async fn simulate(app: &App, fields: &Fields, log: Vec<u8>) -> Result<Outcome> {
     let field = |name: &str| field(fields, name);
     let (kind, traffic) = (field("kind"), field("traffic"));
     let applies = |of: &str| of.split(' ').any(|name| name == kind || name == traffic);
@@ -264,7 +264,7 @@ fn panel_of(panel: &Panel, tallest: f64) -> Markup {
 }
 
 /// Parses options of `simulate`, with its defaults and its messages.
-fn parse(options: &[String]) -> Result<SimulateArgs, CliError> {
+fn parse(options: &[String]) -> Result<SimulateArgs> {
     let command = Command::new("simulate").no_binary_name(true).disable_help_flag(true);
     let parsed = SimulateArgs::augment_args(command).try_get_matches_from(options);
     parsed.and_then(|parsed| SimulateArgs::from_arg_matches(&parsed)).map_err(|error| {
