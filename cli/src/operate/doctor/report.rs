@@ -51,9 +51,8 @@ impl Report {
         let mut lines = Vec::new();
         for (check, Finding { state, found, advice }) in &self.0 {
             // Only the first two columns are padded.
-            let (name, colour) = state.name_and_colour();
-            let (colour, end) = if output::colours() { (colour, "\u{1b}[0m") } else { ("", "") };
-            lines.push(format!("{colour}{name:<7}{end}  {check:<width$}  {}", one_line(found)));
+            let (colour, end) = if output::colours() { (state.colour(), "\u{1b}[0m") } else { ("", "") };
+            lines.push(format!("{colour}{:<7}{end}  {check:<width$}  {}", state.as_str(), one_line(found)));
             lines.extend(advice.iter().map(|advice| format!("{:9}{}", "", one_line(advice))));
         }
         let counts = [State::Problem, State::Warning, State::Note].map(|state| {
@@ -88,16 +87,11 @@ pub(crate) enum State {
 
 impl State {
     pub(crate) const fn as_str(self) -> &'static str {
-        self.name_and_colour().0
+        ["ok", "note", "warning", "problem"][self as usize]
     }
 
-    const fn name_and_colour(self) -> (&'static str, &'static str) {
-        match self {
-            Self::Ok => ("ok", "\u{1b}[32m"),
-            Self::Note => ("note", "\u{1b}[36m"),
-            Self::Warning => ("warning", "\u{1b}[33m"),
-            Self::Problem => ("problem", "\u{1b}[31m"),
-        }
+    const fn colour(self) -> &'static str {
+        ["\u{1b}[32m", "\u{1b}[36m", "\u{1b}[33m", "\u{1b}[31m"][self as usize]
     }
 }
 

@@ -296,18 +296,18 @@ mod tests {
 
     #[test]
     fn unencrypted_or_unverified_remote_connections_are_noted() {
-        let judge = |encrypted: bool, host, is_verified| {
-            judge_encryption(encrypted.then(|| "TLSv1.3".to_owned()), is_local(host), is_verified).state
-        };
-        assert_eq!(
-            [judge(true, "db.example.com", true), judge(true, "db.example.com", false)],
-            [State::Ok, State::Note]
-        );
-        assert_eq!(
-            [judge(false, "db.example.com", false), judge(false, "10.0.0.1", false)],
-            [State::Note, State::Note]
-        );
-        assert_eq!([judge(false, "127.0.0.1", false), judge(false, "localhost", false)], [State::Ok, State::Ok]);
-        assert_eq!([judge(false, "/run/postgresql", false), judge(true, "::1", false)], [State::Ok, State::Ok]);
+        for (encrypted, host, is_verified, state) in [
+            (true, "db.example.com", true, State::Ok),
+            (true, "db.example.com", false, State::Note),
+            (false, "db.example.com", false, State::Note),
+            (false, "10.0.0.1", false, State::Note),
+            (false, "127.0.0.1", false, State::Ok),
+            (false, "localhost", false, State::Ok),
+            (false, "/run/postgresql", false, State::Ok),
+            (true, "::1", false, State::Ok),
+        ] {
+            let how = encrypted.then(|| "TLSv1.3".to_owned());
+            assert_eq!(judge_encryption(how, is_local(host), is_verified).state, state, "{host}");
+        }
     }
 }

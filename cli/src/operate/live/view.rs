@@ -1,5 +1,6 @@
 //! The sampler's findings, as plain values.
 
+use std::collections::BTreeMap;
 use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
@@ -129,10 +130,9 @@ impl Snapshot {
             let asked = limit.asked.into_iter().filter(|_| !key_prefix.is_empty());
             limit.busiest.into_iter().chain(limit.emptiest).chain(asked)
         };
-        let mut keys: Vec<KeyView> = self.filtered(part, key_prefix).into_iter().flat_map(of_limit).collect();
-        keys.sort_by(|a, b| (&a.bucket.key, &a.bucket.name).cmp(&(&b.bucket.key, &b.bucket.name)));
-        keys.dedup_by(|a, b| (&a.bucket.key, &a.bucket.name) == (&b.bucket.key, &b.bucket.name));
-        keys
+        let keys = self.filtered(part, key_prefix).into_iter().flat_map(of_limit);
+        let by_key = keys.map(|key| ((key.bucket.key.clone(), key.bucket.name.clone()), key));
+        by_key.collect::<BTreeMap<_, _>>().into_values().collect()
     }
 }
 

@@ -49,8 +49,7 @@ pub(super) async fn queues(State(app): Shared, Query(wanted): Query<Wanted>) -> 
         (Some(queue), Some(state)) => jobs(&app, queue, state, wanted.page).await?,
         (Some(queue), None) => {
             let view = queues.iter().find(|view| view.queue == *queue);
-            let unknown = || PageError::not_found("This hash is of another run.");
-            let after = wanted.after.map(|after| app.keys.named(&after).ok_or_else(unknown)).transpose()?;
+            let after = wanted.after.map(|after| app.named(&after)).transpose()?;
             html! {
                 @if let Some(view) = view { (held(&app, view).await?) }
                 (groups(&app, queue, after.as_deref()).await?)
