@@ -11,7 +11,7 @@ use sqlx::{AssertSqlSafe, PgPool};
 use tokio::task::JoinSet;
 
 use crate::database::{Database, Running};
-use crate::error::CliError;
+use crate::error::{CliError, Result};
 use crate::json;
 use crate::output::{self, Progress};
 use crate::text::{grouped, tokens};
@@ -25,7 +25,7 @@ pub(crate) struct DemoArgs {
     json: bool,
 }
 
-pub(crate) async fn run(args: &DemoArgs, database: Database) -> Result<(), CliError> {
+pub(crate) async fn run(args: &DemoArgs, database: Database) -> Result<()> {
     let running = database.start_durable().await?;
     let mut stage = Stage::set(&running, args.json).await?;
     let shown = show(&mut stage).await;
@@ -34,7 +34,7 @@ pub(crate) async fn run(args: &DemoArgs, database: Database) -> Result<(), CliEr
     shown.and(struck)
 }
 
-async fn show(stage: &mut Stage) -> Result<(), CliError> {
+async fn show(stage: &mut Stage) -> Result<()> {
     stage.introduce()?;
     token_bucket(stage).await?;
     sliding_window(stage).await?;
@@ -46,7 +46,7 @@ async fn show(stage: &mut Stage) -> Result<(), CliError> {
 const CAPACITY: f64 = 10.0;
 
 /// A bucket of tokens for each user, which refills continuously, as in F. Pachot's article on rate limiting in YugabyteDB.
-async fn token_bucket(stage: &mut Stage) -> Result<(), CliError> {
+async fn token_bucket(stage: &mut Stage) -> Result<()> {
     stage.scene("Token bucket", "2 tokens per second for each user, at most 10").await?;
     let limit = Limit::token_bucket(2, Duration::from_secs(1)).capacity(CAPACITY);
     let limiter = stage.limiter([("requests", limit)])?;
@@ -69,7 +69,7 @@ async fn token_bucket(stage: &mut Stage) -> Result<(), CliError> {
 
 const RATE: f64 = 5.0;
 
-async fn sliding_window(stage: &mut Stage) -> Result<(), CliError> {
+async fn sliding_window(stage: &mut Stage) -> Result<()> {
     stage.scene("Sliding window", "at most 5 calls in the last 2 seconds, counted in 4 sub-intervals").await?;
     let limit = Limit::sliding_window(RATE, Duration::from_secs(2)).resolution(4);
     let limiter = stage.limiter([("searches", limit)])?;
@@ -91,7 +91,7 @@ async fn sliding_window(stage: &mut Stage) -> Result<(), CliError> {
 const JOBS: usize = 5;
 
 /// Jobs that come all at once get reservations for later times, instead of denials.
-async fn reservation(stage: &mut Stage) -> Result<(), CliError> {
+async fn reservation(stage: &mut Stage) -> Result<()> {
     stage.scene("Reservations", "2 jobs per second, at most 1 at once; the others wait for their reservation").await?;
     let limit = Limit::token_bucket(2, Duration::from_secs(1)).capacity(1);
     let limiter = stage.limiter([("jobs", limit)])?;
@@ -126,7 +126,7 @@ enum AppError {
 }
 
 /// Two limits and the app's own INSERT in one transaction, all or nothing.
-async fn together(stage: &mut Stage) -> Result<(), CliError> {
+async fn together(stage: &mut Stage) -> Result<()> {
     let limits = "a limit per user, a limit per organisation and an INSERT, in one transaction";
     stage.scene("With your own writes", limits).await?;
     let limit = |capacity: u32| Limit::token_bucket(1, Duration::from_secs(3600)).capacity(capacity);
@@ -163,13 +163,7 @@ async fn together(stage: &mut Stage) -> Result<(), CliError> {
 }
 
 /// Shows the rows of the table, and the tokens that are left.
-async fn show_state(
-    stage: &Stage,
-    limiter: &Limiter,
-    table: &str,
-    step: &str,
-    denied_by: &[Arc<str>],
-) -> Result<(), CliError> {
+async fn show_state(stage: &Stage, limiter: &Limiter, table: &str, step: &str, denied_by: &[Arc<str>]) -> Result<()> {
     let count = format!("SELECT count(*) FROM {table}");
     let rows: i64 = sqlx::query_scalar(AssertSqlSafe(count)).fetch_one(&stage.pool).await?;
     // Rounded down: the hourly rate refills a fraction of a token meanwhile.
@@ -191,7 +185,7 @@ const CALLS: u64 = 16;
 const ALLOWS: u32 = 250;
 
 /// Many concurrent tasks on one key: exactly as many calls are allowed as the limit has tokens.
-async fn hammer(stage: &mut Stage) -> Result<(), CliError> {
+async fn hammer(stage: &mut Stage) -> Result<()> {
     stage.scene("Exact under load", &format!("{TASKS} concurrent tasks on one key with {ALLOWS} tokens")).await?;
     // The rate is so slow that no token is refilled during the demo.
     let limit = Limit::token_bucket(1, Duration::from_secs(86_400)).capacity(ALLOWS);
@@ -261,7 +255,7 @@ struct Shown<'a> {
 impl Stage {
     /// Creates the schema. Its name contains the time, so it cannot collide with an existing one. (The prefix `pg_` is
     /// reserved.)
-    async fn set(running: &Running, json: bool) -> Result<Self, CliError> {
+    async fn set(running: &Running, json: bool) -> Result<Self> {
         let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
         let schema = Schema::new(&format!("limiter_demo_{}", now.as_millis()))?;
         let pool = running.pool(CONNECTIONS).await?;
@@ -272,7 +266,7 @@ impl Stage {
         Ok(Self { pool, schema, server, json, scene: 0, progress: Progress::parts("demo", 5) })
     }
 
-    fn introduce(&self) -> Result<(), CliError> {
+    fn introduce(&self) -> Result<()> {
         let Self { schema, server, .. } = self;
         let line = format!(
             "Every line below is a real call on {server}.\nThe demo runs in the schema {schema}, and drops it at the end."
@@ -280,7 +274,7 @@ impl Stage {
         self.show(line, None, json!({"server": server, "schema": schema.name()}))
     }
 
-    fn limiter<K, const N: usize>(&self, defined: [(&str, LimitBuilder<K>); N]) -> Result<Limiter, CliError> {
+    fn limiter<K, const N: usize>(&self, defined: [(&str, LimitBuilder<K>); N]) -> Result<Limiter> {
         let define = |limits: Limits, (name, limit)| limits.define(name, limit);
         let limits = defined.into_iter().try_fold(Limits::new(), define).map_err(CliError::usage)?;
         let mut config = LimiterConfig::default();
@@ -288,7 +282,7 @@ impl Stage {
         Ok(Limiter::with_config(self.pool.clone(), limits, config))
     }
 
-    async fn strike(self) -> Result<(), CliError> {
+    async fn strike(self) -> Result<()> {
         let statement = format!("DROP SCHEMA {} CASCADE", self.schema.quoted());
         let dropped = sqlx::raw_sql(AssertSqlSafe(statement)).execute(&self.pool).await;
         self.pool.close().await;
@@ -297,7 +291,7 @@ impl Stage {
     }
 
     /// Begins the next scene, after a pause.
-    async fn scene(&mut self, title: &str, limit: &str) -> Result<(), CliError> {
+    async fn scene(&mut self, title: &str, limit: &str) -> Result<()> {
         if self.scene > 0 {
             self.progress.add(1);
             tokio::time::sleep(Duration::from_millis(700)).await;
@@ -308,7 +302,7 @@ impl Stage {
     }
 
     /// Prints the line, or the object after the numbers of the scene and the step.
-    fn show(&self, line: String, step: Option<&str>, object: Value) -> Result<(), CliError> {
+    fn show(&self, line: String, step: Option<&str>, object: Value) -> Result<()> {
         output::line(if self.json { json::line(&Shown { scene: self.scene, step, object }) } else { line })
     }
 
@@ -319,7 +313,7 @@ impl Stage {
         limiter: &Limiter,
         call: impl Into<Call> + Send,
         capacity: f64,
-    ) -> Result<Option<Duration>, CliError> {
+    ) -> Result<Option<Duration>> {
         let decision = limiter.limit(call).await?;
         let retry_after = decision.retry_after();
         let wait = retry_after.map(|wait| format!(", retry after {}", seconds(wait))).unwrap_or_default();
@@ -327,7 +321,7 @@ impl Stage {
         self.show(line, Some(step), json::decided(&decision)).map(|()| retry_after)
     }
 
-    fn balance(&self, step: &str, balance: f64, capacity: f64) -> Result<(), CliError> {
+    fn balance(&self, step: &str, balance: f64, capacity: f64) -> Result<()> {
         let line = format!("  {step:<14}           {}", bar(balance, capacity));
         self.show(line, Some(step), json!({"value": balance}))
     }

@@ -13,7 +13,7 @@ use flate2::bufread::MultiGzDecoder;
 use ruzstd::decoding::errors::{FrameDecoderError, ReadFrameHeaderError};
 use ruzstd::decoding::{BlockDecodingStrategy, FrameDecoder};
 
-use crate::error::CliError;
+use crate::error::{CliError, Result};
 use crate::input::{self, of_encoding};
 use crate::output::Progress;
 use crate::text::{grouped, percent};
@@ -35,7 +35,7 @@ type Line<'l> = (usize, Option<&'l [u8]>);
 
 impl Lines<'_> {
     /// Reads the next line that is not blank.
-    pub(crate) fn next(&mut self) -> Result<Option<Line<'_>>, CliError> {
+    pub(crate) fn next(&mut self) -> Result<Option<Line<'_>>> {
         loop {
             let is_whole = self.read().map_err(|error| unreadable(self.name, self.number, &error))?;
             if self.buffer.is_empty() {
@@ -71,20 +71,20 @@ pub(crate) struct Source {
 
 impl Source {
     /// Opens a file; `-` is standard input. A file that can be read only once, such as a pipe, is copied to a temporary file.
-    pub(crate) fn open(path: &Path) -> Result<Self, CliError> {
+    pub(crate) fn open(path: &Path) -> Result<Self> {
         let name = input::name(path);
         let (file, length) = open(path).map_err(|error| unreadable(&name, 0, &error))?;
         Ok(Self { name, length, file })
     }
 
-    pub(crate) fn bytes(name: &str, mut bytes: &[u8]) -> Result<Self, CliError> {
+    pub(crate) fn bytes(name: &str, mut bytes: &[u8]) -> Result<Self> {
         let (file, length) = spooled(&mut bytes).map_err(|error| unreadable(name, 0, &error))?;
         Ok(Self { name: name.to_owned(), length, file })
     }
 
     /// Begins to read the lines, and shows the position in the stored file. Another reader must not be in use. `are_events`:
     /// each line is an event, and not a request of an access log.
-    pub(crate) fn lines(&self, are_events: bool, progress: &Progress) -> Result<Lines<'_>, CliError> {
+    pub(crate) fn lines(&self, are_events: bool, progress: &Progress) -> Result<Lines<'_>> {
         let name = self.name.as_str();
         let mut head = Vec::new();
         let opened = self.stored().and_then(|stored| {
@@ -272,7 +272,7 @@ impl<'a> BadLines<'a> {
     }
 
     /// Counts a line. `read`: the number of lines that were read, with this one.
-    pub(crate) fn add(&mut self, line: BadLine, read: u64) -> Result<(), CliError> {
+    pub(crate) fn add(&mut self, line: BadLine, read: u64) -> Result<()> {
         if self.args.strict {
             return Err(CliError::usage(self.of(&line)));
         }
@@ -288,7 +288,7 @@ impl<'a> BadLines<'a> {
     }
 
     /// Whether the file may be used that has so many lines.
-    pub(crate) fn check(&self, all: u64) -> Result<(), CliError> {
+    pub(crate) fn check(&self, all: u64) -> Result<()> {
         let [first, others @ ..] = self.first.as_slice() else { return Ok(()) };
         if self.args.max_bad_lines.allows(self.count, all) {
             return Ok(());

@@ -13,7 +13,7 @@ use std::sync::Arc;
 use clap::Subcommand;
 
 use crate::database::Database;
-use crate::error::CliError;
+use crate::error::{CliError, Result};
 use crate::limit_args::Sourced;
 use pg_limiter::{Limit, Limits};
 
@@ -35,7 +35,7 @@ pub(crate) enum Command {
     Replay(replay::ReplayArgs),
 }
 
-pub(crate) async fn run(command: Command, database: Database) -> Result<ExitCode, CliError> {
+pub(crate) async fn run(command: Command, database: Database) -> Result<ExitCode> {
     match command {
         Command::Demo(args) => demo::run(&args, database).await?,
         Command::Bench(args) => bench::run(args, database).await?,
@@ -49,7 +49,7 @@ pub(crate) async fn run(command: Command, database: Database) -> Result<ExitCode
 type Named = Vec<(Arc<str>, Limit)>;
 
 /// The limits that `option` names.
-fn named(sourced: &Sourced, option: &str, names: &[String]) -> Result<Named, CliError> {
+fn named(sourced: &Sourced, option: &str, names: &[String]) -> Result<Named> {
     let find = |(place, name): (usize, &String)| match sourced.limits.get(name) {
         None => Err(format!("{} defines no limit \"{name}\": define it there, or name another", sourced.source)),
         Some(_) if names[..place].contains(name) => Err(format!("{option} {name} is given twice: give it once")),
@@ -58,7 +58,7 @@ fn named(sourced: &Sourced, option: &str, names: &[String]) -> Result<Named, Cli
     names.iter().enumerate().map(find).collect::<Result<_, _>>().map_err(CliError::usage)
 }
 
-fn defined(named: &[(Arc<str>, Limit)]) -> Result<Limits, CliError> {
+fn defined(named: &[(Arc<str>, Limit)]) -> Result<Limits> {
     let define = |limits: Limits, (name, limit): &(Arc<str>, Limit)| limits.define(name, *limit);
     named.iter().try_fold(Limits::new(), define).map_err(CliError::usage)
 }

@@ -228,7 +228,7 @@ async fn every_detail_of_a_job_is_shown() {
         "id": 1, "queue": "q", "group": "o\u{1b}rg", "state": "dead", "priority": -7,
         "run_at": "2026-01-01T00:00:00.123456Z", "enqueued_at": "2026-01-01T00:00:01.123456Z",
         "started_at": "2026-01-01T00:00:02.123456Z", "finished_at": "2026-01-01T00:00:03.123456Z",
-        "worker": "host-1", "failures": 3, "max_attempts": 3, "waits": 2, "waiting_until": null, "blocked_by": null, "last_error": "no\tluck", "unique_id": "once",
+        "worker": "host-1", "failures": 3, "max_attempts": 3, "waits": 2, "waiting_until": null, "blocked_by": null, "awaits_turn": false, "last_error": "no\tluck", "unique_id": "once",
         "reserved": [
             {"limit": "slow", "key": "o\u{1b}rg", "count": 1.5, "used": 0.5},
             {"limit": "fast", "key": "", "count": 1, "used": null},

@@ -14,7 +14,7 @@ use sqlx::Connection;
 use tokio::task::JoinSet;
 
 use crate::database::{Database, Running};
-use crate::error::CliError;
+use crate::error::{CliError, Result};
 use crate::json;
 use crate::output::{self, Progress};
 use crate::signals::interrupt;
@@ -30,7 +30,7 @@ const WALK: Duration = Duration::from_secs(10);
 const WALKERS: u32 = 512;
 const TURNS: u32 = 4;
 
-pub(crate) async fn run(args: BenchArgs, database: Database) -> Result<(), CliError> {
+pub(crate) async fn run(args: BenchArgs, database: Database) -> Result<()> {
     let running = database.start_durable().await?;
     let setup = BenchSetup::open(&running, &args).await?;
     let interrupted = interrupt();
@@ -50,7 +50,7 @@ pub(crate) async fn run(args: BenchArgs, database: Database) -> Result<(), CliEr
     measured.and(cleared)
 }
 
-async fn bench(args: &BenchArgs, running: &Running, setup: &BenchSetup) -> Result<(), CliError> {
+async fn bench(args: &BenchArgs, running: &Running, setup: &BenchSetup) -> Result<()> {
     let version: String = sqlx::query_scalar("SHOW server_version").fetch_one(&setup.pool).await?;
     let mut report = Report {
         postgresql: version.split(' ').next().unwrap_or_default().to_owned(),
@@ -82,7 +82,7 @@ async fn bench(args: &BenchArgs, running: &Running, setup: &BenchSetup) -> Resul
     if args.json { output::line(json::line(&report)) } else { output::lines(meaning(&report)) }
 }
 
-async fn round_trip(running: &Running, time: Duration) -> Result<Latency, CliError> {
+async fn round_trip(running: &Running, time: Duration) -> Result<Latency> {
     let mut connection = running.connect().await?;
     let warm = WARM_UP.min(time / 4);
     let mut answers = Answers::default();
@@ -105,12 +105,7 @@ async fn round_trip(running: &Running, time: Duration) -> Result<Latency, CliErr
 
 /// Measures at each isolation level. The levels take turns, so that a server that becomes slower or faster affects all of
 /// them.
-async fn measure(
-    setup: &BenchSetup,
-    work: Work,
-    args: &BenchArgs,
-    progress: &Progress,
-) -> Result<Vec<Figures>, CliError> {
+async fn measure(setup: &BenchSetup, work: Work, args: &BenchArgs, progress: &Progress) -> Result<Vec<Figures>> {
     let callers = work.callers(args.callers);
     let items: Arc<[Item]> = setup.items(work).await?.into();
     if let Some((_, limiter)) = setup.limiters.first() {
@@ -224,7 +219,7 @@ async fn load<I: Iterator<Item = Item> + Send + 'static>(
     items: impl Fn(u32) -> I,
     time: Duration,
     answers: &Arc<Mutex<Answers>>,
-) -> Result<Duration, CliError> {
+) -> Result<Duration> {
     let began = Instant::now();
     let mut tasks = JoinSet::new();
     for caller in 0..callers {

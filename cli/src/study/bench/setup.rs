@@ -9,7 +9,7 @@ use serde::Serialize;
 use sqlx::PgPool;
 
 use crate::database::Running;
-use crate::error::CliError;
+use crate::error::{CliError, Result};
 use crate::output::Progress;
 use crate::text::grouped;
 use pg_limiter::{Durability, Isolation, Item, Limit, Limiter, LimiterConfig, Limits, RetryPolicy};
@@ -34,7 +34,7 @@ pub(super) struct BenchSetup {
 
 impl BenchSetup {
     /// Prepares the limiters. This writes nothing, but verifies that rows can be removed again.
-    pub(super) async fn open(running: &Running, args: &BenchArgs) -> Result<Self, CliError> {
+    pub(super) async fn open(running: &Running, args: &BenchArgs) -> Result<Self> {
         let pool = running.ready_pool(u32::from(args.lanes) + 1).await?;
         // A random name cannot collide with an existing limit.
         let random = RandomState::new().hash_one(std::process::id());
@@ -66,7 +66,7 @@ impl BenchSetup {
     }
 
     /// Returns an item for each key of this work, after setting their balances up for it.
-    pub(super) async fn items(&self, work: Work) -> Result<Vec<Item>, CliError> {
+    pub(super) async fn items(&self, work: Work) -> Result<Vec<Item>> {
         let limit: Arc<str> = if work == Work::AllDenied { &*self.owing } else { &*self.open }.into();
         // Each kind of work has its own keys.
         let item = |nth: usize| Item::new(Arc::clone(&limit), format!("{work:?} {nth}"));
@@ -81,7 +81,7 @@ impl BenchSetup {
     }
 
     /// Waits for calls in flight, and removes every row.
-    pub(super) async fn clear(&self) -> Result<(), CliError> {
+    pub(super) async fn clear(&self) -> Result<()> {
         let _progress = Progress::of("removing the rows");
         for (_, limiter) in &self.limiters {
             limiter.close().await;
@@ -100,7 +100,7 @@ impl BenchSetup {
         )
     }
 
-    async fn forget(&self) -> Result<(), CliError> {
+    async fn forget(&self) -> Result<()> {
         for name in [&self.open, &self.owing] {
             self.clearing.reset_all_keys(name).await?;
         }

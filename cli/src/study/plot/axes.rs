@@ -7,7 +7,7 @@ use jiff::Timestamp;
 use jiff::civil::{Date, DateTime};
 use jiff::tz::TimeZone;
 
-use crate::error::CliError;
+use crate::error::{CliError, Result};
 use crate::text::{format_micros, grouped, plain};
 
 /// The most bars by default, about as many as a reader can distinguish.
@@ -26,7 +26,7 @@ pub(crate) struct Bins {
 impl Bins {
     /// Bars from the first time to the last, aligned to multiples of their width. The default width is a round length of at
     /// least `finest`, the resolution of the times.
-    pub(crate) fn over(first: i64, last: i64, width: Option<i64>, finest: i64) -> Result<Self, CliError> {
+    pub(crate) fn over(first: i64, last: i64, width: Option<i64>, finest: i64) -> Result<Self> {
         let span = last.saturating_sub(first).saturating_add(1);
         let usual = || if first == last { SECOND } else { round_up(((span - 1) / USUAL + 1).max(finest)) };
         let width = width.unwrap_or_else(usual);

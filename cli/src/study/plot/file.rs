@@ -7,7 +7,7 @@ use clap::Args;
 use plotters::backend::{BitMapBackend, SVGBackend};
 use plotters::drawing::IntoDrawingArea;
 
-use crate::error::CliError;
+use crate::error::{CliError, Result};
 use crate::output::Progress;
 use crate::study::plot::axes::Bins;
 use crate::study::plot::picture::{FAMILY, FINENESS, Picture};
@@ -15,7 +15,7 @@ use crate::text::parse_micros;
 
 impl Picture {
     /// Draws the picture to a file. [`PlotArgs::file`] has checked its name.
-    pub(crate) fn save(&self, path: &Path) -> Result<(), CliError> {
+    pub(crate) fn save(&self, path: &Path) -> Result<()> {
         let _progress = Progress::of("drawing the picture");
         // The font of PNG files is built into the tool, so no font has to be installed. SVG files contain texts as text.
         plotters::style::register_font(FAMILY, plotters::style::FontStyle::Normal, notosans::REGULAR_TTF)
@@ -29,7 +29,7 @@ fn has_ending(path: &Path, ending: &str) -> bool {
     path.extension().is_some_and(|extension| extension.eq_ignore_ascii_case(ending))
 }
 
-fn svg(picture: &Picture) -> Result<String, CliError> {
+fn svg(picture: &Picture) -> Result<String> {
     let (width, height) = picture.size();
     let mut text = String::new();
     let backend = SVGBackend::with_string(&mut text, (width, height));
@@ -40,7 +40,7 @@ fn svg(picture: &Picture) -> Result<String, CliError> {
     Ok(text.replacen(&fine, &displayed, 1))
 }
 
-fn png(picture: &Picture) -> Result<Vec<u8>, CliError> {
+fn png(picture: &Picture) -> Result<Vec<u8>> {
     let (width, height) = picture.size();
     let mut pixels = vec![0xff; width as usize * height as usize * 3];
     let backend = BitMapBackend::with_buffer(&mut pixels, (width, height));
@@ -73,7 +73,7 @@ const HEADING: &str = "The picture";
 
 impl PlotArgs {
     /// The file to draw to, if one is given. Checks it before the work is done.
-    pub(crate) fn file(&self) -> Result<Option<&Path>, CliError> {
+    pub(crate) fn file(&self) -> Result<Option<&Path>> {
         let Some(path) = self.plot.as_deref() else { return Ok(None) };
         let refused = |why| Err(CliError::usage(format!("--plot {}: {why}", path.display())));
         if !has_ending(path, "svg") && !has_ending(path, "png") {
@@ -90,7 +90,7 @@ impl PlotArgs {
     }
 
     /// The bars from the first time to the last. `finest` is the resolution of the times.
-    pub(crate) fn bins(&self, first: i64, last: i64, finest: i64) -> Result<Bins, CliError> {
+    pub(crate) fn bins(&self, first: i64, last: i64, finest: i64) -> Result<Bins> {
         let width = self.bin.as_deref().map(parse_micros).transpose();
         let width = width.map_err(|error| CliError::usage(format!("--bin: {error}")))?;
         if width == Some(0) {

@@ -4,7 +4,7 @@ use std::borrow::Cow;
 use std::collections::{BTreeMap, HashSet};
 use std::sync::Arc;
 
-use crate::error::CliError;
+use crate::error::{CliError, Result};
 use crate::output::Progress;
 use crate::study::lines::{BadLine, BadLines, LineArgs, Lines, Source, UnreadableLine};
 use crate::study::plot::{SECOND, finer};
@@ -50,7 +50,7 @@ impl Recording {
         limits: Limits,
         args: &LineArgs,
         needs_keys: bool,
-    ) -> Result<Self, CliError> {
+    ) -> Result<Self> {
         let window = args.sort_window;
         let mut recording = Self { source, log, limits, window, summary: Summary::default() };
         let name = &recording.source.name;
@@ -107,7 +107,7 @@ impl Recording {
         self.log.as_ref()?.applied.get(pass)
     }
 
-    pub(super) fn pass(&self, number: usize, progress: &Progress) -> Result<Pass<'_>, CliError> {
+    pub(super) fn pass(&self, number: usize, progress: &Progress) -> Result<Pass<'_>> {
         Ok(Pass {
             recording: self,
             lines: self.source.lines(self.log.is_none(), progress)?,
@@ -215,7 +215,7 @@ pub(super) struct Log {
 }
 
 impl Log {
-    pub(super) fn new(options: &LogOptions, applied: &[(Arc<str>, Limit)]) -> Result<Self, CliError> {
+    pub(super) fn new(options: &LogOptions, applied: &[(Arc<str>, Limit)]) -> Result<Self> {
         let format = options.log_format.clone().unwrap_or_default();
         let advice = match options.log_format {
             Some(_) => "compare --log-format with the format in the configuration of the server",

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use clap::Args;
 
 use crate::database::Database;
-use crate::error::CliError;
+use crate::error::{CliError, Result};
 use crate::input;
 use crate::limit_args::Sourced;
 use crate::output::{self, Progress};
@@ -55,7 +55,7 @@ impl ReplayArgs {
     }
 }
 
-pub(crate) async fn run(args: ReplayArgs, database: Database) -> Result<(), CliError> {
+pub(crate) async fn run(args: ReplayArgs, database: Database) -> Result<()> {
     if args.recorded().is_some_and(input::is_stdin) && args.limits.as_deref().is_some_and(input::is_stdin) {
         return Err(CliError::usage(
             "--limits and the recorded calls cannot both be standard input: name a file for one of them",
@@ -95,7 +95,7 @@ async fn replay(
     pictured: &mut Option<Pictured>,
     sandbox: &mut Sandbox,
     progress: &Progress,
-) -> Result<Vec<Tally>, CliError> {
+) -> Result<Vec<Tally>> {
     let mut tallies = Vec::new();
     for pass in 0..recording.passes() {
         let (mut tally, mut decisions) = (Tally::default(), Decisions::default());
@@ -139,7 +139,7 @@ struct Pictured {
 }
 
 impl Pictured {
-    fn new(recording: &Recording, args: &PlotArgs, only_key: Option<&str>) -> Result<Self, CliError> {
+    fn new(recording: &Recording, args: &PlotArgs, only_key: Option<&str>) -> Result<Self> {
         let Recording { limits, summary, .. } = recording;
         let bins = match summary.span {
             Some((first, last)) => args.bins(first, last, summary.resolution)?,
@@ -206,7 +206,7 @@ impl Pictured {
     }
 }
 
-fn read(args: &ReplayArgs, sourced: Sourced, needs_keys: bool) -> Result<Recording, CliError> {
+fn read(args: &ReplayArgs, sourced: Sourced, needs_keys: bool) -> Result<Recording> {
     match (&args.events, args.apply.as_slice(), &args.access_log) {
         (Some(events), ..) => Recording::read(Source::open(events)?, None, sourced.limits, &args.lines, needs_keys),
         (None, applied @ [_, ..], Some(log)) => {
@@ -264,7 +264,7 @@ pub(crate) async fn panels_of_log(
     named: &[(Arc<str>, Limit)],
     most: usize,
     sandbox: &mut Sandbox,
-) -> Result<(Vec<Panel>, Vec<String>), CliError> {
+) -> Result<(Vec<Panel>, Vec<String>)> {
     let limits = defined(named)?;
     let source = Source::bytes("the access log", log)?;
     let lines = LineArgs { max_bad_lines: Bound::Percent(1.0), strict: false, sort_window: 250_000 };

@@ -5,7 +5,7 @@
 use sqlx::{AssertSqlSafe, Connection, PgConnection};
 
 use crate::database::Running;
-use crate::error::CliError;
+use crate::error::{CliError, Result};
 use crate::output::Progress;
 use crate::text::moment;
 use pg_limiter::migrate::{Part, functions, migrations};
@@ -19,7 +19,7 @@ pub(crate) struct Sandbox {
 }
 
 impl Sandbox {
-    pub(crate) async fn open(running: &Running) -> Result<Self, CliError> {
+    pub(crate) async fn open(running: &Running) -> Result<Self> {
         let mut connection = running.connect().await?;
         let _progress = Progress::of("creating temporary tables and functions");
         // The isolation level of the limiter's own transactions. READ WRITE overrides the role's default.
@@ -45,7 +45,7 @@ impl Sandbox {
         &mut self,
         calls: Vec<Timed<T>>,
         limits: &Limits,
-    ) -> Result<impl Iterator<Item = (Timed<T>, Result<Decision, InvalidCall>)> + use<T>, CliError> {
+    ) -> Result<impl Iterator<Item = (Timed<T>, Result<Decision, InvalidCall>)> + use<T>> {
         let asked = |timed: &Timed<T>| CallAt::new(moment(timed.at), timed.op, timed.call.clone());
         let asked: Vec<CallAt> = calls.iter().map(asked).collect();
         let rate_limits = || TransactionLimiter::in_schema(limits.clone(), self.schema.clone());
@@ -54,13 +54,13 @@ impl Sandbox {
     }
 
     /// Empties the tables, for another run with other limits.
-    pub(crate) async fn rewind(&mut self) -> Result<(), CliError> {
+    pub(crate) async fn rewind(&mut self) -> Result<()> {
         self.rate_limits = None;
         sqlx::raw_sql("ROLLBACK TO SAVEPOINT fresh; SELECT setseed(0)").execute(&mut self.connection).await?;
         Ok(())
     }
 
-    pub(crate) async fn close(mut self) -> Result<(), CliError> {
+    pub(crate) async fn close(mut self) -> Result<()> {
         sqlx::raw_sql("ROLLBACK").execute(&mut self.connection).await?;
         Ok(self.connection.close().await?)
     }

@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use jiff::Timestamp;
 
-use crate::error::CliError;
+use crate::error::Result;
 use crate::study::lines::BadLine;
 use crate::study::plot::SECOND;
 use crate::study::replay::Timed;
@@ -194,7 +194,7 @@ impl Decisions {
     }
 
     /// Prints the lines that follow the last one.
-    pub(super) fn print(&mut self) -> Result<(), CliError> {
+    pub(super) fn print(&mut self) -> Result<()> {
         let mut lines = Vec::new();
         while let Some(text) = self.waiting.remove(&self.next) {
             lines.push(text);

@@ -12,7 +12,7 @@ use std::time::Duration;
 use serde_json::json;
 
 use crate::database::Database;
-use crate::error::CliError;
+use crate::error::{CliError, Result};
 use crate::input;
 use crate::json::{line, milliseconds};
 use crate::limit_args::Sourced;
@@ -37,11 +37,7 @@ struct Prepared<'a> {
 
 impl<'a> Prepared<'a> {
     /// `beside`: limits in addition to those of the arguments.
-    fn new(
-        args: &'a SimulateArgs,
-        stored: Option<Sourced>,
-        beside: Option<(Arc<str>, Limit)>,
-    ) -> Result<Self, CliError> {
+    fn new(args: &'a SimulateArgs, stored: Option<Sourced>, beside: Option<(Arc<str>, Limit)>) -> Result<Self> {
         let mut named = args.limits(stored)?;
         named.extend(beside);
         let traffic = args.traffic(&named)?;
@@ -70,12 +66,7 @@ impl<'a> Prepared<'a> {
         if let Some(lease) = lease { call.lease(lease) } else { call }
     }
 
-    async fn run(
-        &self,
-        with_balance: bool,
-        sandbox: &mut Sandbox,
-        progress: &Progress,
-    ) -> Result<Vec<Simulated>, CliError> {
+    async fn run(&self, with_balance: bool, sandbox: &mut Sandbox, progress: &Progress) -> Result<Vec<Simulated>> {
         let mut simulated = Vec::new();
         for (name, limit) in &self.named {
             let key = with_balance.then(|| self.args.key.as_str().into());
@@ -92,7 +83,7 @@ pub(crate) async fn panels_of_traffic(
     beside: Option<(Arc<str>, Limit)>,
     most: usize,
     sandbox: &mut Sandbox,
-) -> Result<(String, Vec<Panel>), CliError> {
+) -> Result<(String, Vec<Panel>)> {
     let prepared = Prepared::new(args, None, beside)?;
     if prepared.times.len() > most {
         return Err(CliError::usage(format!(
@@ -105,7 +96,7 @@ pub(crate) async fn panels_of_traffic(
     Ok((prepared.traffic.describe(), simulated.into_iter().map(|one| one.panel).collect()))
 }
 
-pub(crate) async fn run(args: SimulateArgs, database: Database) -> Result<(), CliError> {
+pub(crate) async fn run(args: SimulateArgs, database: Database) -> Result<()> {
     let file = args.plot.file()?;
     let stored = if args.limit.means_stored() { Sourced::stored(&database).await? } else { None };
     let prepared = Prepared::new(&args, stored, None)?;
@@ -150,7 +141,7 @@ impl Prepared<'_> {
         mut panel: Panel,
         sandbox: &mut Sandbox,
         progress: &Progress,
-    ) -> Result<Simulated, CliError> {
+    ) -> Result<Simulated> {
         let Self { args, limits, times, traffic, .. } = self;
         let (count, retry) = (args.traffic.count, args.retries());
         let mut outcome = Outcome { calls: times.len() as u64, ..Outcome::default() };

@@ -7,7 +7,7 @@ use clap::{Args, ValueEnum};
 use rand_pcg::Pcg64;
 use rand_pcg::rand_core::{Rng, SeedableRng};
 
-use crate::error::CliError;
+use crate::error::{CliError, Result};
 use crate::limit_args::{LimitArgs, Sourced, finite};
 use crate::study::plot::PlotArgs;
 use crate::text::{format_micros, grouped, parse_micros, period_micros, plain};
@@ -87,7 +87,7 @@ pub(super) enum OnDenial {
 
 impl SimulateArgs {
     /// The limits to simulate, in the order of the output: those of the file, the inline one, or else the stored ones.
-    pub(crate) fn limits(&self, stored: Option<Sourced>) -> Result<Vec<(Arc<str>, Limit)>, CliError> {
+    pub(crate) fn limits(&self, stored: Option<Sourced>) -> Result<Vec<(Arc<str>, Limit)>> {
         let sourced = match self.limit.file() {
             Some(path) => Some(Sourced::file(path)?),
             None => stored,
@@ -125,7 +125,7 @@ impl SimulateArgs {
     }
 
     /// The traffic of the arguments. Defaults are derived from the limits.
-    pub(super) fn traffic(&self, limits: &[(Arc<str>, Limit)]) -> Result<Traffic, CliError> {
+    pub(super) fn traffic(&self, limits: &[(Arc<str>, Limit)]) -> Result<Traffic> {
         let args = &self.traffic;
         let length = |name: &str, text: &Option<String>, usual: i64| match text {
             Some(text) => match parse_micros(text) {

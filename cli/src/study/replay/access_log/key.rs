@@ -3,7 +3,7 @@
 use clap::Args;
 use http::HeaderName;
 
-use crate::error::CliError;
+use crate::error::{CliError, Result};
 use crate::study::replay::access_log::address::{ALL_FORWARDED, UNKNOWN_PEER, X_FORWARDED_FOR, address, request};
 use crate::study::replay::access_log::format::names;
 use crate::study::replay::access_log::servers::field_name;
@@ -71,7 +71,7 @@ pub(crate) struct LogKey {
 
 impl LogKey {
     /// Finds the field that `--key` names: by a name of the tool, or as the format writes it (`$http_x_api_key`, `%{X-Api-Key}i`).
-    pub(crate) fn new(format: &LogFormat, options: &LogOptions) -> Result<Self, CliError> {
+    pub(crate) fn new(format: &LogFormat, options: &LogOptions) -> Result<Self> {
         let (name, trusted) = (options.key().to_owned(), options.trusted_proxies.as_deref());
         let field = if name.starts_with('%') {
             let own = field_name(&name);

@@ -1,6 +1,6 @@
 //! An example of each format, and the keys of its lines.
 
-use crate::error::CliError;
+use crate::error::Result;
 use crate::study::replay::access_log::{LogFormat, LogKey, LogOptions};
 
 const AT: i64 = 1_431_857_103_000_000;
@@ -9,7 +9,7 @@ fn format(text: &str) -> LogFormat {
     if text.is_empty() { LogFormat::default() } else { text.parse().expect(text) }
 }
 
-fn key(name: &str, format: &LogFormat) -> Result<LogKey, CliError> {
+fn key(name: &str, format: &LogFormat) -> Result<LogKey> {
     LogKey::new(format, &LogOptions { key: Some(name.to_owned()), ..LogOptions::default() })
 }
 
