@@ -78,6 +78,7 @@ mod enqueued;
 #[cfg(feature = "metrics")]
 mod gauges;
 mod handler;
+mod hold;
 mod info;
 mod job;
 mod job_leases;
