@@ -1,6 +1,7 @@
 -- Makes sure that the groups of these jobs, which wait for a turn, get one at these times or later. Each group has a row in
 -- `turns` as long as it has such jobs. The caller's transaction may stay open for long. Until it ends, FOR KEY SHARE keeps
 -- workers that do not see the jobs yet from deleting the row (_take_turns), and hinders neither claims nor other callers.
+-- Only the first due job of a group that waits for a later time locks the row for longer.
 CREATE OR REPLACE FUNCTION rate_limit._await_turns(queue_name text, job_keys text[], job_ats bigint[]) RETURNS void
 LANGUAGE plpgsql VOLATILE
 SET search_path = pg_catalog, pg_temp

@@ -110,7 +110,8 @@ BEGIN
   is_paused := EXISTS (SELECT FROM rate_limit.queues AS q WHERE q.queue = queue_name AND q.paused_at IS NOT NULL);
   -- A claim that takes turns, takes payments back, or lets jobs be found again, does nothing else.
   IF NOT is_paused AND rate_limit._take_turns(
-    queue_name, limit_names, limit_kinds, limit_rates, limit_periods, limit_capacities, limit_starts, limit_shards)
+    queue_name, limit_names, limit_kinds, limit_rates, limit_periods, limit_capacities, limit_starts, limit_shards,
+    slot_limit_names)
     OR rate_limit._prepare_claim(
       queue_name, limit_names, limit_kinds, limit_rates, limit_periods, limit_capacities, limit_starts, slot_limit_names)
   THEN

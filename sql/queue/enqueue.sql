@@ -53,8 +53,7 @@ BEGIN
       USING ERRCODE = 'invalid_parameter_value', HINT = 'Give one element for each job.';
   END IF;
 
-  -- The most common call, one job with one token bucket, is handled here. In PL/pgSQL each expression and each statement has a
-  -- set-up cost in each transaction, so there are few of them.
+  -- The most common call, one job with one token bucket: few expressions, because PL/pgSQL sets up each one in each transaction.
   IF cardinality(job_keys) = 1 AND cardinality(bucket_names) = 1 AND cardinality(item_buckets) = 1
     AND limit_kinds[1] = 'token_bucket' AND coalesce(limit_shards[1], 1) = 1 AND NOT only_estimate
     AND job_slot_sizes IS NULL AND job_max_ages IS NULL AND job_weights IS NULL AND job_unique_ids[1] IS NULL
@@ -157,6 +156,10 @@ BEGIN
       ORDER BY u.nth
     );
   END IF;
+  PERFORM rate_limit._create_buckets(
+    limit_kinds, limit_rates, limit_periods, limit_capacities, limit_starts, limit_shards, bucket_names, bucket_keys,
+    item_buckets, item_limits)
+  WHERE job_weights IS NOT NULL AND NOT only_estimate;
   SELECT
     e.job_outcomes, e.job_ids, e.job_run_ats, e.job_waits, e.item_refused, e.item_values, e.job_states
   INTO job_outcomes, job_ids, job_run_ats, job_waits, item_refused, item_values, job_states
@@ -169,15 +172,12 @@ BEGIN
   ) AS e;
   IF only_estimate THEN
     job_aheads := ARRAY(
-      SELECT (
-        SELECT count(*)
-        FROM (
-          SELECT
-          FROM rate_limit.jobs AS j
-          WHERE j.queue = queue_name AND j.key = u.key AND j.state IN ('scheduled', 'available')
-          LIMIT 1000
-        ) AS j
-      )
+      SELECT cardinality(ARRAY(
+        SELECT j.id
+        FROM rate_limit.jobs AS j
+        WHERE j.queue = queue_name AND j.key = u.key AND j.state IN ('scheduled', 'available')
+        LIMIT 1000
+      ))
       FROM unnest(job_keys) WITH ORDINALITY AS u (key, nth)
       ORDER BY u.nth
     );

@@ -105,6 +105,9 @@ BEGIN
       FROM rate_limit.jobs AS j
       WHERE j.queue = t.queue AND j.key = t.key AND j.awaits_turn
     );
+  UPDATE rate_limit.turns AS t -- Its pause ends with its row in `groups`.
+  SET reserved_until = 0
+  WHERE t.key = _forget_jobs.key;
   -- The next group that waits for these slots looks when their lease ends.
   PERFORM rate_limit._slots_freed(ARRAY['concurrency'], left_slots.names, left_slots.keys, NULL, NULL, left_slots.free);
 END

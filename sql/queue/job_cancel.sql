@@ -41,7 +41,7 @@ BEGIN
   WHERE j.id = job_id;
   IF job.awaits_turn THEN -- It has reserved nothing.
     RETURN job.state;
-  ELSIF job.weight IS NOT NULL THEN -- The group may use the time that becomes free.
+  ELSIF job.weight = 1 THEN -- The group may use the time that becomes free. A turn of several jobs is not over.
     UPDATE rate_limit.turns AS t
     SET reserved_until = 0
     WHERE t.queue = job.queue AND t.key = job.key;

@@ -118,17 +118,16 @@ async fn a_group_reserves_for_one_turn_at_a_time() {
     let of = |tenant: &str, weight: u32, jobs: u32| {
         (0..jobs).map(move |_| job("slow", tenant).weight(weight)).collect::<Vec<_>>()
     };
+    let _ = queue.limiter().limit(("slow", "shared")).await.expect("an answer"); // No job starts at once.
     let jobs = [of("a", 1, 4), of("b", 3, 7), of("c", 0, 2)].concat();
     let _ = queue.enqueue_all(jobs).await.expect("answers");
-    // The first job of "a" starts at once, so "a" has its second turn behind the first ones of the others.
-    work_until(&database, &queue, WAITING, 13 - 6).await;
-    let expected = [("b", 0), ("b", 1), ("b", 2), ("c", 3), ("a", 4)];
+    work_until(&database, &queue, WAITING, 13 - 5).await;
+    let expected = [("a", 0), ("b", 1), ("b", 2), ("b", 3), ("c", 4)];
     assert_eq!(reserved(&database).await, hours(&expected));
-    assert_eq!(started(&database).await, ["a"]);
 
     // A new group waits for the others' turns, and not for their other jobs.
     enqueue(&queue, job("slow", "d")).await;
-    work_until(&database, &queue, WAITING, 7).await;
+    work_until(&database, &queue, WAITING, 8).await;
     assert_eq!(reserved(&database).await, hours(&[expected.as_slice(), &[("d", 5)]].concat()));
 
     // The bucket owes what the jobs have reserved, and nothing for those that wait.
@@ -307,4 +306,104 @@ async fn turns_follow_a_changed_limit() {
     let in_order = "SELECT count(*) FROM (SELECT id, lag(id) OVER (PARTITION BY key ORDER BY started_at, run_at) AS before \
                     FROM rate_limit.jobs) AS j WHERE before > id";
     assert_eq!(count(&database, in_order).await, 0);
+}
+
+/// Each case left a job without a turn in an earlier form of the mechanism.
+#[tokio::test]
+async fn every_job_has_its_turn_whatever_others_do_meanwhile() {
+    let database = Database::migrated().await;
+    let queue = turns(&database).await;
+    let owner = limiter(&database.pool, limits(), |_| {});
+    let until = async {
+        // A group is resumed while a worker looks at it.
+        assert!(queue.pause_group("a").await.expect("an answer"));
+        let mut tx = database.pool.begin().await.expect("begin");
+        sqlx::query("SELECT rate_limit.resume('turns', 'a')").execute(&mut *tx).await.expect("resumed");
+        enqueue(&queue, job("api", "a")).await;
+        tokio::time::sleep(Duration::from_millis(300)).await;
+        tx.commit().await.expect("commit");
+        until_in_state(&queue, JobState::Done, 1).await;
+
+        // The pause of a group ends because it is forgotten, while a transaction adds a job.
+        assert!(queue.pause_group("b").await.expect("an answer"));
+        enqueue(&queue, job("api", "b")).await;
+        tokio::time::sleep(Duration::from_millis(300)).await;
+        let mut tx = database.app.begin().await.expect("begin");
+        let _ = scheduled(&queue.within(&mut tx).enqueue(job("api", "b")).await.expect("an answer"));
+        let _ = owner.forget("b").await.expect("forgotten");
+        tx.commit().await.expect("commit");
+        until_in_state(&queue, JobState::Done, 2).await;
+
+        // A transaction adds a job to a group that has another one only for tomorrow.
+        enqueue(&queue, job("api", "c").run_at(SystemTime::now() + HOUR)).await;
+        enqueue(&queue, job("api", "c")).await;
+        let mut tx = database.app.begin().await.expect("begin");
+        let _ = scheduled(&queue.within(&mut tx).enqueue(job("api", "c")).await.expect("an answer"));
+        until_in_state(&queue, JobState::Done, 3).await;
+        tokio::time::sleep(Duration::from_millis(300)).await;
+        tx.commit().await.expect("commit");
+        until_in_state(&queue, JobState::Done, 4).await;
+
+        // More groups than one claim serves are locked.
+        let mut ids = Vec::new();
+        for nth in 0..25 {
+            ids.push(enqueue(&queue, job("slow", &format!("locked {nth}"))).await);
+        }
+        while count(&database, WAITING).await > 1 {
+            tokio::time::sleep(Duration::from_millis(20)).await;
+        }
+        let mut tx = database.app.begin().await.expect("begin");
+        for id in &ids[1..] {
+            queue.within(&mut tx).cancel(*id).await.expect("a state");
+        }
+        for _ in 0..5 {
+            enqueue(&queue, job("api", "free")).await;
+        }
+        until_in_state(&queue, JobState::Done, 4 + 1 + 5).await;
+        tx.rollback().await.expect("rollback");
+    };
+    let worker = queue.worker(quick(), done()).expect("a worker");
+    tokio::time::timeout(SECOND * 60, worker.run(until)).await.expect("in time").expect("a report");
+}
+
+/// One worker is slower than the limit: it starts jobs, and reserves for no turns while jobs are late.
+#[tokio::test]
+async fn turns_wait_for_the_workers() {
+    let database = Database::migrated().await;
+    let limits = Limits::new().define("fast", Limit::token_bucket(100_000, SECOND)).expect("limits");
+    let queue = with_turns(&limiter(&database.app, limits, |_| {}));
+    let jobs = (0..5000).map(|_| job("fast", "large"));
+    let _ = queue.enqueue_all(jobs).await.expect("answers");
+    let slow = handler_fn(|_, _: &mut PgConnection| {
+        Box::pin(async {
+            tokio::time::sleep(Duration::from_millis(50)).await;
+            Ok(Finish::Done)
+        })
+    });
+    let until = async {
+        until_in_state(&queue, JobState::Done, 40).await;
+        enqueue(&queue, job("fast", "small")).await;
+        while !started(&database).await.contains(&"small".to_owned()) {
+            tokio::time::sleep(Duration::from_millis(20)).await;
+        }
+    };
+    let worker = queue.worker(quick(), slow).expect("a worker");
+    tokio::time::timeout(SECOND * 60, worker.run(until)).await.expect("in time").expect("a report");
+    assert!(count(&database, WAITING).await > 2500, "the backlog waits for turns");
+}
+
+/// A job whose tokens would come too late is dropped when it is its turn, and others do not wait for these tokens.
+#[tokio::test]
+async fn a_job_that_would_be_too_old_gives_its_tokens_back() {
+    let database = Database::migrated().await;
+    let queue = turns(&database).await;
+    let _ = queue.limiter().limit(("slow", "shared")).await.expect("an answer");
+    for nth in 0..30 {
+        enqueue(&queue, job("slow", &format!("aged {nth}")).max_age(SECOND * 60)).await;
+    }
+    enqueue(&queue, job("slow", "young")).await;
+    work_until(&database, &queue, WAITING, 0).await;
+    assert_eq!(reserved(&database).await, hours(&[("young", 0)]));
+    let left = queue.limiter().peek(("slow", "shared")).await.expect("a balance").remaining();
+    assert!((-1.0..-0.9).contains(&left), "{left}");
 }
