@@ -1,9 +1,8 @@
 -- Writes when these groups have their next turns, and deletes the rows of those that need none. The caller has locked the rows.
 --
 --   soon         turns up to this time are due
---   served_*     the groups whose jobs have reserved tokens in this turn, and the times of these jobs. Other groups are looked at
---                again after 50 ms
---   held_groups  groups that are paused, or wait: they are looked at again after that
+--   served_*     for each job that has reserved tokens: its group and its time. Other groups have another try after 50 ms
+--   held_groups  groups that are paused, or wait: they have another try after that
 CREATE OR REPLACE FUNCTION rate_limit._end_turns(
   queue_name text, keys text[], soon bigint, served_keys text[], served_untils bigint[], held_groups rate_limit.groups[]
 ) RETURNS void LANGUAGE plpgsql VOLATILE

@@ -6,7 +6,7 @@
 -- at most. No group has a turn while jobs are late: workers are the bottleneck then, and a turn would not wait for its starts.
 --
 -- It serves up to 20 groups, and ten turns of each. It does not wait for other transactions, which may stay open for long: if one
--- has locked a bucket or the jobs of a group, the group is looked at again after 50 ms; if it is paused, or waits (Finish::Wait),
+-- has locked a bucket or the jobs of a group, the group has another try after 50 ms; if it is paused, or waits (Finish::Wait),
 -- after that. A bucket without a row may be one that another transaction creates. So a group that needs one is served alone, and
 -- only if no other is; then this fails after 50 ms.
 CREATE OR REPLACE FUNCTION rate_limit._take_turns(

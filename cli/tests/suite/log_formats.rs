@@ -170,3 +170,45 @@ fn no_part_of_a_line_panics() {
         }
     }
 }
+
+/// What a user would expect of formats that say one thing twice, or something else than it seems.
+#[test]
+fn a_field_is_what_its_format_says() {
+    let time = "[17/May/2015:10:05:03 +0000]";
+    for (text, line, name, value) in [
+        ("%h %p %{remote}p %t", format!("1.2.3.4 8080 4711 {time}"), "%{remote}p", Some("4711")),
+        ("%h %p %{remote}p %t", format!("1.2.3.4 8080 4711 {time}"), "server_port", Some("8080")),
+        ("%h %s %>s %t", format!("1.2.3.4 301 200 {time}"), "%>s", Some("200")),
+        ("%h %v %V %t", format!("1.2.3.4 a.example b.example {time}"), "%V", Some("b.example")),
+        ("%h %T %{ms}T %t", format!("1.2.3.4 1 2 {time}"), "%{ms}T", Some("2")),
+        ("%h %a %t %f", format!("host.example 1.2.3.4 {time} x"), "remote_addr", Some("1.2.3.4")),
+        ("%h %a %t %f", format!("host.example 1.2.3.4 {time} x"), "remote_host", Some("host.example")),
+        ("%h %{sec}t.%{msec_frac}t %>s", "1.2.3.4 1431857103.000 200".to_owned(), "status", Some("200")),
+        ("%h %{sec}t.%{usec_frac}t %>s", "1.2.3.4 1431857103.000000 200".to_owned(), "status", Some("200")),
+        ("docker", format!("2015-05-17t10:05:04.1z {COMMON}"), "path", Some("/a")),
+        ("syslog", format!("2015-05-17t10:05:04z host nginx[1]: {COMMON}"), "path", Some("/a")),
+        ("json:uri=p", r#"{"ts":1431857103,"request":"GET /zz HTTP/1.1","p":"/p?x"}"#.to_owned(), "path", Some("/p")),
+        ("json:uri=p", r#"{"ts":1431857103,"request":"GET /zz HTTP/1.1"}"#.to_owned(), "path", None),
+        ("json", r#"{"time":0.005,"@timestamp":"2015-05-17T10:05:03Z","a":1}"#.to_owned(), "a", Some("1")),
+        ("json", r#"{"ts":1431857103,"remote_user":"-","user":"bob"}"#.to_owned(), "user", Some("bob")),
+        (
+            "json",
+            r#"{"ts":1431857103,"remote_addr":null,"client_ip":"1.2.3.4"}"#.to_owned(),
+            "remote_addr",
+            Some("1.2.3.4"),
+        ),
+    ] {
+        let format = format(text);
+        let read = format.parse(&line).unwrap_or_else(|unreadable| panic!("{}: {line}", unreadable.reason));
+        assert_eq!((read.at_micros(), read.field(name)), (AT, value), "{name} of {line}");
+    }
+    for time in ["0", "99", "-5", "0.005"] {
+        let reason = reason(&format("json"), &format!("{{\"time\":{time},\"remote_addr\":\"1.2.3.4\"}}"));
+        assert!(reason.contains(&format!("\"{time}\" is not a time")), "{reason}");
+    }
+    // The client may be the second address: the first would be that of a proxy.
+    for fields in ["10.0.0.1 203.0.113.9 -", "10.0.0.1 - 203.0.113.9", "10.0.0.1 - 2001:db8::9"] {
+        let reason = reason(&format(""), &COMMON.replacen("203.0.113.1 - -", fields, 1));
+        assert!(reason.contains("is an address, and no remote_"), "{reason}");
+    }
+}

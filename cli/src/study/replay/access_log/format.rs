@@ -110,13 +110,16 @@ impl LogFormat {
 
     /// Whether lines can have this field, by a name of the tool or the format's own.
     pub(super) fn has(&self, name: &str) -> bool {
-        let has_own = |name: &str| self.own_names().any(|own| own == name);
         match name {
-            _ if self.patterns.is_empty() => true,
             "path" => self.has("uri"),
-            "uri" | "method" if has_own("request") => true,
-            _ => has_own(name) || meanings(name).is_some_and(|mut fields| fields.any(has_own)),
+            "uri" | "method" if self.has_own("request") => true,
+            _ => self.has_own(name) || meanings(name).is_some_and(|mut fields| fields.any(|own| self.has_own(own))),
         }
+    }
+
+    /// Whether lines can have a field of this name of the format's own. Only the lines of a JSON log show which they have.
+    pub(super) fn has_own(&self, name: &str) -> bool {
+        self.patterns.is_empty() || self.own_names().any(|own| own == name)
     }
 
     /// The names of the fields in the format itself. None for JSON, whose lines have their own.
@@ -248,7 +251,8 @@ struct Collector {
 }
 
 static COLLECTORS: LazyLock<[Collector; 4]> = LazyLock::new(|| {
-    let time = "[0-9]{4}-[0-9]{2}-[0-9]{2}T[0-9]{2}:[0-9]{2}:[0-9]{2}(?:[.,][0-9]+)?(?:Z|[+-][0-9]{2}:?[0-9]{2}) ";
+    let time =
+        "[0-9]{4}-[0-9]{2}-[0-9]{2}[Tt][0-9]{2}:[0-9]{2}:[0-9]{2}(?:[.,][0-9]+)?(?:[Zz]|[+-][0-9]{2}:?[0-9]{2}) ";
     let classic_time = "[A-Za-z]{3} +[0-9]+ (?:[0-9]{4} )?[0-9]{2}:[0-9]{2}:[0-9]{2}[^ ]* ";
     // The values in an element may have `\]` and `\"`.
     let structured_data = r#"(?:-|(?:\[(?:[^"\]]|"(?:[^"\\]|\\.)*")*\])+) "#;
@@ -304,7 +308,8 @@ impl<'a> LogLine<'a> {
         let time = line.meaning("time").filter(|text| !text.is_empty()).ok_or_else(|| {
             format!("no field has the time: name it with --log-format json:time=FIELD; {}", line.has())
         })?;
-        let at = TimeForm::Any.micros(time);
+        // A duration may have the name of a time.
+        let at = line.values("time").find_map(|text| TimeForm::Any.micros(text));
         let at = at.ok_or_else(|| format!("\"{time}\" is not a time like {}", TimeForm::Any.example()))?;
         Ok(Self { at, ..line })
     }
@@ -320,7 +325,7 @@ impl<'a> LogLine<'a> {
         match name {
             // Without the query.
             "path" => self.field("uri")?.split('?').next(),
-            "uri" => {
+            "uri" if !self.is_renamed(name) => {
                 let of_request = || self.request().map(|(_, uri)| uri);
                 self.own("request_uri").or_else(of_request).or_else(|| self.meaning(name))
             }
@@ -340,12 +345,22 @@ impl<'a> LogLine<'a> {
         format!("the line has the fields {}", names.join(", "))
     }
 
-    /// The value with the meaning of one of the tool's names.
+    /// The value with the meaning of one of the tool's names: the first one that is not absent.
     fn meaning(&self, name: &str) -> Option<&str> {
-        match self.renamed.iter().find(|(own, _)| own == name) {
-            Some((_, field)) => self.own(field),
-            None => meanings(name)?.find_map(|field| self.own(field)),
-        }
+        self.values(name).find(|value| !value.is_empty()).or_else(|| self.values(name).next())
+    }
+
+    /// The values that may have this meaning, the best first.
+    fn values(&self, name: &str) -> impl Iterator<Item = &str> {
+        let fields: Vec<&str> = match self.renamed.iter().find(|(own, _)| own == name) {
+            Some((_, field)) => vec![field],
+            None => meanings(name).into_iter().flatten().collect(),
+        };
+        fields.into_iter().filter_map(|field| self.own(field))
+    }
+
+    fn is_renamed(&self, name: &str) -> bool {
+        self.renamed.iter().any(|(own, _)| own == name)
     }
 
     /// The method and the URI of `GET /path?query HTTP/1.1`. A malformed request, as port scanners send them, has no method, and
@@ -380,7 +395,7 @@ const FIELDS: [(&str, &str); 11] = [
     ("time", "time_iso8601 time_local msec time timestamp @timestamp ts StartUTC date"),
     (
         "remote_addr",
-        "remote_addr remote_ip request.remote_ip httpRequest.remoteIp client_addr client_ip clientip ClientHost client ip \
+        "remote_addr remote_host remote_ip request.remote_ip httpRequest.remoteIp client_addr client_ip clientip ClientHost client ip \
          realip_remote_addr",
     ),
     ("http_x_forwarded_for", "http_x_forwarded_for x_forwarded_for xff forwarded_for request.headers.X-Forwarded-For"),

@@ -73,7 +73,12 @@ impl LogKey {
     /// Finds the field that `--key` names: by a name of the tool, or as the format writes it (`$http_x_api_key`, `%{X-Api-Key}i`).
     pub(crate) fn new(format: &LogFormat, options: &LogOptions) -> Result<Self> {
         let (name, trusted) = (options.key().to_owned(), options.trusted_proxies.as_deref());
-        let field = if name.starts_with('%') {
+        let is_own = format.own_names().any(|own| own == name);
+        let field = if is_own && name.starts_with('%') {
+            format!("${name}")
+        } else if name == "%h" && format.own_names().any(|own| own == "remote_host") {
+            "$remote_host".to_owned()
+        } else if name.starts_with('%') {
             let own = field_name(&name);
             let no_field = || CliError::usage(format!("--key {name} is no directive of Apache's log formats"));
             format!("${}", own.ok_or_else(no_field)?)
@@ -99,7 +104,10 @@ impl LogKey {
         let key = Self { name, field, client, header, has_proxies: !trusted.trim().is_empty() };
         // Whether lines of this format can have the key.
         let header = key.header_field();
-        let has_field = format.has(key.field.strip_prefix('$').unwrap_or(&key.field));
+        let has_field = match key.field.strip_prefix('$') {
+            Some(own) => format.has_own(own),
+            None => format.has(&key.field),
+        };
         let has_header = key.field == CLIENT && (format.has(&header) || format.has(ALL_FORWARDED));
         if let Some(name) = options.trusted_header.as_ref().filter(|_| has_field && !key.has_proxies) {
             return Err(CliError::usage(format!(

@@ -128,6 +128,12 @@ impl Pattern {
                 }
             }
         }
+        // Of two addresses, the first may be that of a proxy.
+        let is_name = |name: &str| matches!(name, "remote_logname" | "remote_user");
+        if let Some((name, value)) = fields.iter().find(|(name, value)| is_name(name) && address(value).is_some()) {
+            let reason = format!("\"{value}\" is an address, and no {name}");
+            return Err((fields.len(), reason));
+        }
         if rest.is_empty() || (self.goes_on && rest.starts_with(' ')) {
             return Ok((at, fields));
         }
@@ -274,8 +280,9 @@ fn any(text: &str) -> Option<i64> {
     let Ok(number) = text.parse::<f64>() else {
         return TimeForm::Iso.micros(text).or_else(|| TimeForm::Strftime(COMMON.to_owned()).micros(text));
     };
-    // Each unit is the only one that gives a year between 1973 and 5138.
-    let unit = match number.abs() {
+    // Each unit is the only one that gives a year between 1973 and 5138. A smaller number is a duration.
+    let unit = match number {
+        duration if duration < 1e8 => return None,
         seconds if seconds < 1e11 => 1,
         millis if millis < 1e14 => 1_000,
         micros if micros < 1e17 => 1_000_000,
@@ -302,7 +309,9 @@ mod tests {
         ] {
             assert_eq!(form.micros(text), Some(1_431_857_103_000_000), "{form:?} of {text}");
         }
-        for text in ["", "yesterday", "2015-05-17", "2015-05-17T10:05:03", "NaN", "inf", "1e300"] {
+        for text in
+            ["", "0", "0.005", "-5", "99", "yesterday", "2015-05-17", "2015-05-17T10:05:03", "NaN", "inf", "1e300"]
+        {
             assert_eq!(TimeForm::Any.micros(text), None, "{text}");
         }
     }

@@ -33,7 +33,7 @@ pub(super) fn of_nginx(format: &str) -> Result<Vec<Piece>, String> {
 fn divided(
     format: &str,
     expression: &Regex,
-    read: impl Fn(Captures<'_>, &str) -> Result<Vec<Piece>, String>,
+    mut read: impl FnMut(Captures<'_>, &str) -> Result<Vec<Piece>, String>,
 ) -> Result<Vec<Piece>, String> {
     let (mut pieces, mut end) = (Vec::new(), 0);
     for found in expression.captures_iter(format) {
@@ -71,15 +71,30 @@ pub(super) fn of_apache(format: &str) -> Result<Vec<Piece>, String> {
     let format = format.replace("%{begin:", "%{").replace("%{end:", "%{");
     // A time in several directives is one field.
     let mut format = format.replace("%{msec_frac}t", "%{%f}t").replace("%{usec_frac}t", "%{%f}t");
+    format = format.replace("%{sec}t.%{%f}t", "%{%s.%f}t");
     while let Cow::Owned(joined) = TWO_TIMES.replace(&format, "%{$1$2$3}t") {
         format = joined;
     }
+    // A field that the log has twice, by two directives, has the name of its directive the second time.
+    let mut names: Vec<String> = Vec::new();
+    // The address comes before the name of the client, which may be no address.
+    let has_address = format.contains("%a");
     divided(&format, &DIRECTIVE, |directive, after| {
+        let written = directive.get_match().as_str();
         let argument = directive.get(1).map_or("", |argument| argument.as_str());
         match directive.get(2).and_then(|letter| letter.as_str().chars().next()) {
             Some('%') => Ok(vec![literal("%")]),
             Some('t') => time(argument),
-            Some(letter) => Ok(vec![Piece::Field(directive_field(letter, argument)?)]),
+            Some(letter) => {
+                let mut field = directive_field(letter, argument)?;
+                if letter == 'h' && has_address {
+                    "remote_host".clone_into(&mut field.name);
+                } else if names.contains(&field.name) {
+                    written.clone_into(&mut field.name);
+                }
+                names.push(field.name.clone());
+                Ok(vec![Piece::Field(field)])
+            }
             None => Err(format!("after %, \"{after}\" is no directive")),
         }
     })
