@@ -20,7 +20,7 @@ BEGIN
       AND NOT EXISTS (
         SELECT
         FROM rate_limit.jobs AS j
-        WHERE j.queue = queue_name AND j.key = t.key AND j.awaits_turn AND j.run_at <= soon
+        WHERE j.queue = queue_name AND j.key = t.key AND j.awaits_turn AND j.blocked_by IS NULL AND j.run_at <= soon
       )
     FOR UPDATE SKIP LOCKED
   );
@@ -39,7 +39,8 @@ BEGIN
     wanted_at = CASE
       WHEN w.next_at <= soon THEN t.wanted_at
       WHEN k.key <> ALL (idle_keys) THEN later -- Another transaction adds a job.
-      ELSE coalesce(w.next_at, greatest(s.until, later))
+      -- Without a job, until the last turn is over. Or no worker knows the limits of its jobs, until one looks again.
+      ELSE coalesce(w.next_at, greatest(s.until, soon + 1000000))
     END
   FROM unnest(keys) AS k (key)
   LEFT JOIN unnest(held_groups) AS h ON h.key = k.key
@@ -51,13 +52,13 @@ BEGIN
         (
           SELECT j.run_at
           FROM rate_limit.jobs AS j
-          WHERE j.queue = queue_name AND j.key = k.key AND j.awaits_turn AND j.run_at <= soon
+          WHERE j.queue = queue_name AND j.key = k.key AND j.awaits_turn AND j.blocked_by IS NULL AND j.run_at <= soon
           LIMIT 1
         ),
         (
           SELECT min(j.run_at)
           FROM rate_limit.jobs AS j
-          WHERE j.queue = queue_name AND j.key = k.key AND j.awaits_turn
+          WHERE j.queue = queue_name AND j.key = k.key AND j.awaits_turn AND j.blocked_by IS NULL
         )) AS next_at
   ) AS w
   WHERE t.queue = queue_name AND t.key = k.key;

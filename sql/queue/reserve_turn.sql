@@ -17,7 +17,9 @@ BEGIN
     CASE
       WHEN job.not_before IS NULL AND job.jitter IS NULL
       THEN rate_limit._last_time(job.queue, job.key, job.priority, job.limit_names, job.limit_keys)
-    END);
+    END,
+    -- Not before the jobs of the last turn, which may be in line: two readings of the clock may be far apart.
+    (SELECT t.reserved_until FROM rate_limit.turns AS t WHERE t.queue = job.queue AND t.key = job.key));
   IF ready > job.expires_at THEN
     PERFORM rate_limit._correct(
       u.name, u.key, - u.count, limit_names, limit_kinds, limit_rates, limit_periods, limit_capacities, limit_starts,

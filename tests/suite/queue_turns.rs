@@ -236,9 +236,9 @@ async fn turns_keep_the_promises_of_a_job() {
         Err(Error::InvalidJob(pg_limiter::InvalidJob::RunAtPast))
     ));
     enqueue(&queue, job("api", "timed")).await;
-    // A maximum age.
-    let aged = enqueue(&queue, job("slow", "aged").max_age(SECOND)).await;
-    let late = enqueue(&queue, job("slow", "aged").max_age(SECOND)).await;
+    // A maximum age, within which the first job starts, and the second one would start an hour later.
+    let aged = enqueue(&queue, job("slow", "aged").max_age(SECOND * 60)).await;
+    let late = enqueue(&queue, job("slow", "aged").max_age(SECOND * 60)).await;
     // Slots, and no tokens.
     let slots = enqueue(&queue, Job::new(Item::new("slots", "s"), &1).expect("a job").group("slots")).await;
     // An urgent job reserves before others of its group.
@@ -406,4 +406,20 @@ async fn a_job_that_would_be_too_old_gives_its_tokens_back() {
     assert_eq!(reserved(&database).await, hours(&[("young", 0)]));
     let left = queue.limiter().peek(("slow", "shared")).await.expect("a balance").remaining();
     assert!((-1.0..-0.9).contains(&left), "{left}");
+}
+
+/// Jobs whose limit no worker defines are marked as others are, and hold up no other group.
+#[tokio::test]
+async fn jobs_with_an_unknown_limit_wait_for_a_worker_that_knows_it() {
+    let database = Database::migrated().await;
+    let queue = turns(&database).await;
+    enqueue(&queue, job("window", "unknown")).await;
+    sqlx::query("UPDATE rate_limit.jobs SET run_at = run_at - 11000000").execute(&database.pool).await.expect("late");
+    enqueue(&queue, job("api", "known")).await;
+    let fewer = Limits::new().define("api", Limit::token_bucket(20, SECOND).capacity(1)).expect("limits");
+    work_until_done(&with_turns(&limiter(&database.app, fewer, |_| {})), quick(), done(), 1).await;
+    assert_eq!(started(&database).await, ["known"]);
+    let blocked = "SELECT count(*) FROM rate_limit.jobs WHERE awaits_turn AND blocked_by = 'window'";
+    assert_eq!(count(&database, blocked).await, 1);
+    work_until_done(&queue, quick(), done(), 2).await;
 }
