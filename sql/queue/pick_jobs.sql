@@ -47,6 +47,7 @@ BEGIN
         ) AS h
       ))
       AND j.state IN ('scheduled', 'available') AND j.key = ANY (keys) AND j.run_at <= horizon
+      AND (j.expires_at <= clock) IS NOT TRUE -- Another transaction had locked it when expired jobs were cancelled.
     ORDER BY j.paid_until IS NULL, greatest(j.run_at, clock), j.priority DESC, j.run_at, j.id
     LIMIT most
     FOR NO KEY UPDATE SKIP LOCKED
@@ -79,7 +80,7 @@ BEGIN
       WHERE g.has_line
     ))
     AND j.state IN ('scheduled', 'available') AND j.key = ANY (keys) AND j.run_at <= horizon AND j.priority < highest
-    AND j.paid_until IS NULL
+    AND j.paid_until IS NULL AND (j.expires_at <= clock) IS NOT TRUE
   ORDER BY j.priority, j.run_at, j.id
   LIMIT 1
   FOR NO KEY UPDATE SKIP LOCKED;
