@@ -101,7 +101,11 @@ BEGIN
   FROM buckets AS b
   CROSS JOIN LATERAL unnest(b.names, b.keys, rate_limit._held(b.names, b.keys)) AS h (name, key, is_held)
   JOIN items AS i ON i.name = h.name AND i.key = h.key;
-  busy_keys := busy_keys || ARRAY(SELECT g.key FROM unnest(held_groups) AS g);
+  busy_keys := busy_keys || ARRAY(
+    SELECT g.key
+    FROM rate_limit.groups AS g
+    WHERE g.queue = queue_name AND g.key = ANY (keys) AND g.held_until > soon
+  );
   serving := ARRAY(SELECT k FROM unnest(keys) AS k WHERE k <> ALL (busy_keys || new_keys) AND k = ANY (work.keys));
   IF serving = '{}' THEN -- One at random: another one may fail for long.
     serving := ARRAY(SELECT k FROM unnest(new_keys) AS k WHERE k <> ALL (busy_keys) ORDER BY random() LIMIT 1);
