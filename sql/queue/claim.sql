@@ -67,7 +67,7 @@ DECLARE
   stopped_ids bigint[];
   stopped_ats bigint[];
   has_parked boolean := false;
-  is_paused boolean;
+  is_paused CONSTANT boolean := EXISTS (SELECT FROM rate_limit.queues AS q WHERE q.queue = queue_name AND q.paused_at IS NOT NULL);
   -- the concurrency limits among limit_*, which leave out the others
   slot_limit_names text[] := '{}';
   slot_capacities double precision[];
@@ -107,7 +107,6 @@ BEGIN
     ) AS l;
   END IF;
 
-  is_paused := EXISTS (SELECT FROM rate_limit.queues AS q WHERE q.queue = queue_name AND q.paused_at IS NOT NULL);
   -- A claim that takes turns, takes payments back, or lets jobs be found again, does nothing else.
   IF NOT is_paused AND rate_limit._take_turns(
     queue_name, limit_names, limit_kinds, limit_rates, limit_periods, limit_capacities, limit_starts, limit_shards,

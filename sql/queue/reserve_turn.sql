@@ -1,4 +1,4 @@
--- Reserves the tokens of a job whose group has its turn, without a bound, and returns the time of the job. If that is too late
+-- Reserves the tokens of a job in the turn of its group, without a bound, and returns the time of the job. If that is too late
 -- for its max_age, the job is cancelled, and 0 is returned. The caller has locked the job and its buckets.
 CREATE OR REPLACE FUNCTION rate_limit._reserve_turn(
   job rate_limit.jobs, limit_names text[], limit_kinds text[], limit_rates double precision[], limit_periods bigint[],
@@ -20,24 +20,17 @@ BEGIN
     END,
     -- Not before the jobs of the last turn, which may be in line: two readings of the clock may be far apart.
     (SELECT t.reserved_until FROM rate_limit.turns AS t WHERE t.queue = job.queue AND t.key = job.key));
-  IF ready > job.expires_at THEN
-    PERFORM rate_limit._correct(
-      u.name, u.key, - u.count, limit_names, limit_kinds, limit_rates, limit_periods, limit_capacities, limit_starts,
-      limit_shards)
-    FROM (
-      SELECT u.*
-      FROM unnest(job.limit_names, job.limit_keys, job.counts) AS u (name, key, count)
-      ORDER BY u.name COLLATE "C", u.key COLLATE "C"
-    ) AS u;
-    UPDATE rate_limit.jobs AS j
-    SET state = 'cancelled', finished_at = rate_limit._clock(), awaits_turn = false,
-      last_error = 'expired: its tokens would have come after its max_age'
-    WHERE j.id = job.id;
-    RETURN 0;
-  END IF;
   UPDATE rate_limit.jobs AS j
   SET awaits_turn = false, run_at = ready
   WHERE j.id = job.id;
+  IF ready > job.expires_at THEN
+    PERFORM rate_limit._job_cancel(
+      job.queue, job.id, limit_names, limit_kinds, limit_rates, limit_periods, limit_capacities, limit_starts, limit_shards);
+    UPDATE rate_limit.jobs AS j
+    SET last_error = 'expired: its tokens would have come after its max_age'
+    WHERE j.id = job.id;
+    RETURN 0;
+  END IF;
   RETURN ready;
 END
 $function$;

@@ -1,4 +1,4 @@
-//! Queues whose groups take turns.
+//! Turns: groups that share a limit reserve one after the other.
 
 use std::time::{Duration, SystemTime};
 
@@ -394,7 +394,7 @@ async fn turns_wait_for_the_workers() {
     assert!(count(&database, WAITING).await > 2500, "the backlog waits for turns");
 }
 
-/// A job whose tokens would come too late is dropped when it is its turn, and others do not wait for these tokens.
+/// If the tokens of a job would come too late, it is dropped in its turn, and others do not wait for these tokens.
 #[tokio::test]
 async fn a_job_that_would_be_too_old_gives_its_tokens_back() {
     let database = Database::migrated().await;
@@ -410,7 +410,7 @@ async fn a_job_that_would_be_too_old_gives_its_tokens_back() {
     assert!((-1.0..-0.9).contains(&left), "{left}");
 }
 
-/// Jobs whose limit no worker defines are marked as others are, and hold up no other group.
+/// If no worker defines the limit of a job, the job is marked as blocked, and holds up no other group.
 #[tokio::test]
 async fn jobs_with_an_unknown_limit_wait_for_a_worker_that_knows_it() {
     let database = Database::migrated().await;

@@ -171,7 +171,7 @@ fn no_part_of_a_line_panics() {
     }
 }
 
-/// What a user would expect of formats that say one thing twice, or something else than it seems.
+/// Formats that have one field twice, a number that is no time, or an address in the place of a name.
 #[test]
 fn a_field_is_what_its_format_says() {
     let time = "[17/May/2015:10:05:03 +0000]";

@@ -29,7 +29,7 @@ pub(crate) struct Table {
     pub(crate) live: u64,
     pub(crate) dead: u64,
     pub(crate) updates: u64,
-    /// Of the updates, those that wrote no index.
+    /// Updates that wrote no index.
     pub(crate) in_place: u64,
     pub(crate) vacuumed_at: Option<i64>,
     /// When this was read.

@@ -374,7 +374,7 @@ impl<'a> LogLine<'a> {
     }
 }
 
-/// The fields of a JSON object, and those of the objects in it, whose names follow a dot. The outer ones are first.
+/// The fields of a JSON object and of the objects in it. The names of inner fields follow a dot. Outer fields are first.
 fn fields_of(object: Map<String, Value>) -> Fields<'static> {
     let mut fields = Fields::new();
     let mut objects = VecDeque::from([(String::new(), object)]);

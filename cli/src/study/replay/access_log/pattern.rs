@@ -128,7 +128,7 @@ impl Pattern {
                 }
             }
         }
-        // Of two addresses, the first may be that of a proxy.
+        // If the line has two addresses, the first may be that of a proxy.
         let is_name = |name: &str| matches!(name, "remote_logname" | "remote_user");
         if let Some((name, value)) = fields.iter().find(|(name, value)| is_name(name) && address(value).is_some()) {
             let reason = format!("\"{value}\" is an address, and no {name}");
