@@ -67,7 +67,7 @@ DECLARE
   stopped_ids bigint[];
   stopped_ats bigint[];
   has_parked boolean := false;
-  is_paused CONSTANT boolean := EXISTS (SELECT FROM rate_limit.queues AS q WHERE q.queue = queue_name AND q.paused_at IS NOT NULL);
+  is_paused CONSTANT boolean := EXISTS (SELECT FROM rate_limit.queues AS q WHERE q.queue = queue_name AND q.paused_at > 0);
   -- the concurrency limits among limit_*, which leave out the others
   slot_limit_names text[] := '{}';
   slot_capacities double precision[];

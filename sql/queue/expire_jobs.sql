@@ -1,6 +1,6 @@
 -- Cancels these expired jobs, and returns whether it cancelled any. It skips locked jobs, and jobs of locked groups: the next
--- claim cancels them. If a group waits for such a job, workers look at the group again. No token is returned: as a rule, the reserved
--- time of such a job is over.
+-- claim cancels them. If a group waits for such a job, workers look at the group again. No token is returned: as a rule, the
+-- reserved time of such a job is over.
 CREATE OR REPLACE FUNCTION rate_limit._expire_jobs(queue_name text, late_ids bigint[]) RETURNS boolean LANGUAGE plpgsql VOLATILE
 SET search_path = pg_catalog, pg_temp
 AS $function$

@@ -81,9 +81,13 @@ async fn groups_that_share_a_limit_take_turns() {
     let between = "SELECT count(*) FROM rate_limit.jobs AS l JOIN rate_limit.jobs AS j ON j.key <> 'large' \
                    AND l.run_at > j.enqueued_at AND l.run_at < j.run_at WHERE l.key = 'large'";
     assert!(count(&database, between).await <= 12, "both had their turns: {:?}", started(&database).await);
-    let in_order = "SELECT count(*) FROM (SELECT id, lag(id) OVER (ORDER BY started_at, run_at) AS before \
+    // A claim that is slower than the limit starts jobs at one time; then they start in the order of their ids.
+    let in_order = "SELECT count(*) FROM (SELECT id, lag(id) OVER (ORDER BY started_at, run_at, id) AS before \
                     FROM rate_limit.jobs WHERE key = 'large') AS j WHERE before > id";
-    assert_eq!(count(&database, in_order).await, 0);
+    let all = "SELECT string_agg(concat_ws(' ', id, run_at % 100000000, started_at % 100000000, starts), E'\\n' ORDER BY started_at, run_at, id) \
+               FROM rate_limit.jobs WHERE key = 'large'";
+    let all: String = sqlx::query_scalar(all).fetch_one(&database.pool).await.expect(all);
+    assert_eq!(count(&database, in_order).await, 0, "{all}");
 }
 
 /// Runs a worker until this query returns no more than `left`.
@@ -305,7 +309,7 @@ async fn turns_follow_a_changed_limit() {
     let faster = Limits::new().define("slow", Limit::token_bucket(20, SECOND).capacity(1)).expect("limits");
     let queue = with_turns(&limiter(&database.app, faster, |_| {}));
     work_until_done(&queue, quick(), done(), 6).await;
-    let in_order = "SELECT count(*) FROM (SELECT id, lag(id) OVER (PARTITION BY key ORDER BY started_at, run_at) AS before \
+    let in_order = "SELECT count(*) FROM (SELECT id, lag(id) OVER (PARTITION BY key ORDER BY started_at, run_at, id) AS before \
                     FROM rate_limit.jobs) AS j WHERE before > id";
     assert_eq!(count(&database, in_order).await, 0);
 }
