@@ -15,7 +15,7 @@ BEGIN
     is_resumed := FOUND;
   ELSE
     UPDATE rate_limit.groups AS g
-    SET not_before = g.held_before, held_until = g.held_before, held_before = NULL, lag = 0
+    SET not_before = g.held_before, held_until = g.held_before, held_before = NULL, lag = 0, refused_job = NULL
     WHERE g.queue = resume.queue AND g.key = resume.key AND g.held_before IS NOT NULL;
     is_resumed := FOUND;
     IF NOT is_resumed THEN
@@ -31,7 +31,7 @@ BEGIN
       FROM held AS h
       WHERE j.id = h.id;
       UPDATE rate_limit.groups AS g
-      SET not_before = 0, held_until = 0, lag = 0
+      SET not_before = 0, held_until = 0, lag = 0, refused_job = NULL
       WHERE g.queue = resume.queue AND g.key = resume.key AND g.held_until > clock;
       is_resumed := FOUND;
     END IF;

@@ -103,7 +103,7 @@ BEGIN
   WHERE g.queue = queue_name AND g.key = next_key
   FOR NO KEY UPDATE;
   UPDATE rate_limit.groups AS g
-  SET not_before = g.held_until
+  SET not_before = g.held_until, refused_job = NULL -- Asked too early, its first job has no reason to pay ahead.
   WHERE g.queue = queue_name AND g.key = next_key AND g.has_line AND g.slot_name IS NULL AND g.not_before > clock;
   IF FOUND THEN
     first_at := clock;

@@ -502,3 +502,34 @@ async fn a_job_that_returns_to_the_line_makes_no_other_pay_ahead() {
     assert_eq!(paid, 0);
     until(second).await;
 }
+
+/// A walk over changed limits, and the end of a pause, let a group ask before its tokens are there. Then its first job is denied for
+/// the second time, although no other has taken them, so it pays nothing ahead.
+#[tokio::test]
+async fn a_group_that_is_asked_too_early_does_not_pay_ahead() {
+    let walk = "SELECT rate_limit._retime_jobs('q', 'w', NULL, NULL, ARRAY['l'], ARRAY['token_bucket'], \
+                ARRAY[1], ARRAY[10000000], ARRAY[1], ARRAY[NULL]::bigint[], ARRAY[NULL]::integer[])";
+    let pause = "DO $$ BEGIN PERFORM rate_limit.pause('q', 'g'), rate_limit.resume('q', 'g'); END $$";
+    for early in [walk, pause] {
+        let database = Database::migrated().await;
+        let limits = Limits::new().define("l", Limit::token_bucket(1, SECOND * 10).capacity(1)).expect("limits");
+        let queue = queue_with(&database, limits).await;
+        let (first, second) = (enqueue(&queue, job("l", "g")).await, enqueue(&queue, job("l", "g")).await);
+        make_due(&database).await;
+        let ids = async || {
+            let claimed = claim(&database.pool, 10, 0, ("l", 1.0, SECOND * 10, 1.0)).await;
+            claimed.iter().map(|job| job.0).collect::<Vec<_>>()
+        };
+        assert_eq!(ids().await, [first]);
+        let waits =
+            "SELECT count(*) FROM rate_limit.groups WHERE refused_job = $1 AND not_before > rate_limit._clock()";
+        let waits =
+            async || sqlx::query_scalar::<i64>(waits).bind(second).fetch_one(&database.pool).await.expect(waits);
+        assert_eq!(waits().await, 1, "it was denied");
+        sqlx::query(early).execute(&database.pool).await.expect(early);
+        assert_eq!(waits().await, 0, "it may ask again");
+        assert_eq!(ids().await, [0i64; 0]);
+        let paid = "SELECT count(*) FROM rate_limit.jobs WHERE paid_until IS NOT NULL";
+        assert_eq!(sqlx::query_scalar::<i64>(paid).fetch_one(&database.pool).await.expect(paid), 0, "{early}");
+    }
+}
