@@ -1,7 +1,8 @@
 -- Decides calls row by row. It reads the rows without locking them, decides, and writes each row that changes, if no other
 -- transaction has changed the row since. So a denial locks nothing and writes nothing. Arguments and results are those of
--- _decide. The caller, _decide or _decide_started, has checked them, and lists the buckets in the global order. `amounts` are the
--- tokens that calls take from each bucket or leave in it; NULL for a bucket of which the whole balance is needed.
+-- _decide, and decided_at: the time as of which it decided, unless call_ats gives one. The caller, _decide or _decide_started,
+-- has checked them, and lists the buckets in the global order. `amounts` are the tokens that calls take from each bucket or leave
+-- in it; NULL for a bucket of which the whole balance is needed.
 --
 -- Under REPEATABLE READ and SERIALIZABLE the write of a changed row fails (40001). Under READ COMMITTED the write matches no
 -- row. Then this function locks that row and all later rows to be written, and decides the allowed calls again.
@@ -16,7 +17,7 @@ CREATE OR REPLACE FUNCTION rate_limit._decide_each(
   bucket_names text[], bucket_keys text[], item_buckets integer[], item_limits integer[], item_counts double precision[],
   call_ops text[], call_reserves boolean[], call_sizes integer[], call_times integer[], call_ats bigint[], call_leases bigint[],
   holds_rows boolean, amounts double precision[], OUT call_admitted integer[], OUT call_waits bigint[],
-  OUT item_refused boolean[], OUT item_values double precision[]
+  OUT item_refused boolean[], OUT item_values double precision[], OUT decided_at bigint
 ) LANGUAGE plpgsql VOLATILE
 AS $function$
 #variable_conflict use_variable
@@ -34,7 +35,6 @@ DECLARE
   limits integer[] := array_fill(1, ARRAY[buckets]); -- a limit of each bucket
   locks boolean := false; -- lock rows when reading them
   is_read boolean[] := array_fill(false, ARRAY[buckets]);
-  clock bigint;
   looked record;
   decided record;
   after rate_limit.rate_limits[];
@@ -70,12 +70,12 @@ BEGIN
     -- Read the clock after locking: a call that waited must not decide as of the time at which it began to wait. The first
     -- decision of a session is slow, and is repeated.
     FOR try IN 1 .. 2 LOOP
-      clock := rate_limit._clock();
+      decided_at := rate_limit._clock();
       decided := rate_limit._decide_rows(
         limit_kinds, limit_rates, limit_periods, limit_capacities, limit_max_reserved, limit_starts, limit_resolutions, before,
         parts, item_buckets, item_limits, item_counts, call_ops, call_reserves, call_sizes, call_times, call_ats, call_leases,
-        clock, call_admitted, call_waits, item_refused, item_values);
-      EXIT WHEN rate_limit._clock() - clock <= rate_limit._late_after(buckets);
+        decided_at, call_admitted, call_waits, item_refused, item_values);
+      EXIT WHEN rate_limit._clock() - decided_at <= rate_limit._late_after(buckets);
     END LOOP;
     FOR item IN 1 .. CASE WHEN amounts IS NULL THEN 0 ELSE cardinality(decided.item_values) END LOOP
       IF parts[coalesce(item_buckets[item], item)] > 1
@@ -130,12 +130,12 @@ BEGIN
     -- wait would count the refill since then twice, so it is made again. All rows are locked now.
     EXIT WHEN NOT is_in_doubt AND (
       call_ats IS NOT NULL OR was_locked IS NOT DISTINCT FROM is_locked
-        OR rate_limit._clock() - clock <= rate_limit._late_after(buckets));
+        OR rate_limit._clock() - decided_at <= rate_limit._late_after(buckets));
     -- Rows that are only read are read again, too.
     locks := true;
     is_read := is_locked;
     IF false = ANY (changed) AND call_ats IS NULL THEN
-      PERFORM rate_limit._needs_fresh_reads(rate_limit._clock() - clock);
+      PERFORM rate_limit._needs_fresh_reads(rate_limit._clock() - decided_at);
     END IF;
   END LOOP;
   -- Write the rows that were already locked when the calls were decided.

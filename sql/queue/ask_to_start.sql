@@ -36,6 +36,7 @@ DECLARE
   call_waits bigint[];
   item_refused boolean[];
   item_values double precision[];
+  decided_at bigint; -- The time at which tokens come is exact: all groups that wait for one are ready at the same time.
 BEGIN
   WITH at_hand AS (
     SELECT
@@ -73,8 +74,9 @@ BEGIN
     WHERE r.is_asked
     GROUP BY r.key, r.jobs, r.at, r.limit_names, r.limit_keys, r.counts
   )
-  SELECT a.ids, a.calls, c.ats, c.has_others, d.call_admitted, d.call_waits, d.item_refused, d.item_values
-  INTO asked_ids, asked_calls, call_ats, has_others, times_admitted, call_waits, item_refused, item_values
+  SELECT a.ids, a.calls, c.ats, c.has_others, d.call_admitted, d.call_waits, d.item_refused, d.item_values,
+    d.decided_at
+  INTO asked_ids, asked_calls, call_ats, has_others, times_admitted, call_waits, item_refused, item_values, decided_at
   FROM (
     SELECT
       array_agg(cardinality(c.counts) ORDER BY c.nth) AS sizes,
@@ -122,7 +124,7 @@ BEGIN
     a.id, s.item,
     -- The job was denied before, because other jobs take the tokens that it waits for. Or another job has paid ahead.
     a.is_refused AND a.ready_at > horizon AND (a.id = (a.job_group).refused_job OR s.balance < 0),
-    greatest(call_ats[a.call], rate_limit._clock())
+    greatest(call_ats[a.call], decided_at)
   FROM (
     SELECT
       c.call, c.ids, c.admitted, c.admitted < cardinality(c.ids) AS is_refused, j.id, j.limit_names, j.counts,
@@ -130,7 +132,7 @@ BEGIN
       sum(cardinality(j.counts)) OVER (ORDER BY c.call) - cardinality(j.counts) AS items_before,
       -- A bucket's time may be ahead of the clock, because another claim took tokens as of a later time. Then use that time.
       greatest(j.run_at, _ask_to_start.clock, g.not_before, j.paid_until, b.at) AS at,
-      coalesce(call_ats[c.call], rate_limit._clock()) + call_waits[c.call] AS ready_at
+      coalesce(call_ats[c.call], decided_at) + call_waits[c.call] AS ready_at
     FROM (
       SELECT c.call, array_agg(c.id ORDER BY c.place) AS ids, coalesce(times_admitted[c.call], count(*)) AS admitted
       FROM unnest(asked_ids, asked_calls) WITH ORDINALITY AS c (id, call, place)

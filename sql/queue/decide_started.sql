@@ -7,7 +7,7 @@
 --   item_amounts       the tokens that the call takes; NULL: the counts
 --   item_max_reserved  how many tokens the bucket may owe after the item; NULL: no bound
 --   call_*             as for _decide; call_sizes may not be NULL
---   results            as of _decide
+--   results            as of _decide, and the time as of which it decided, unless call_ats gives one
 --
 -- It is above _decide_each, as _decide is: that lets only the owner set the clock, and a worker needs no more than EXECUTE.
 CREATE OR REPLACE FUNCTION rate_limit._decide_started(
@@ -15,7 +15,7 @@ CREATE OR REPLACE FUNCTION rate_limit._decide_started(
   item_max_reserved double precision[], call_ops text[], call_reserves boolean[], call_sizes integer[], call_times integer[],
   call_ats bigint[], limit_kinds text[], limit_rates double precision[], limit_periods bigint[],
   limit_capacities double precision[], limit_starts bigint[], OUT call_admitted integer[], OUT call_waits bigint[],
-  OUT item_refused boolean[], OUT item_values double precision[]
+  OUT item_refused boolean[], OUT item_values double precision[], OUT decided_at bigint
 ) LANGUAGE plpgsql VOLATILE
 SET search_path = pg_catalog, pg_temp SET enable_seqscan = off SET enable_bitmapscan = off SET enable_hashjoin = off
 SET enable_mergejoin = off SET enable_indexscan = on SET enable_nestloop = on SET enable_sort = on SET jit = off
@@ -74,5 +74,6 @@ BEGIN
   call_waits := decided.call_waits;
   item_refused := decided.item_refused;
   item_values := decided.item_values;
+  decided_at := decided.decided_at;
 END
 $function$;

@@ -1,12 +1,12 @@
 -- Lets jobs that cannot start yet take the tokens of one of their items ahead. A bucket without a debt allows that, and then
--- owes up to the job's count. Unless the same job stopped its group before, the job only asks and takes nothing.
+-- owes up to the job's count. A job that did not stop its group before, and is not `turn_id`, only asks and takes nothing.
 --
 --   items      the item of each job: an index into its limit_names, limit_keys and counts
 --   ats        the time as of which each job pays
 --   ready_ats  when the limits let each job start
 --   results    untils: when each job starts, if it has paid, or asks again. payers: the jobs that have paid
 CREATE OR REPLACE FUNCTION rate_limit._pay_ahead(
-  job_ids bigint[], items integer[], ats bigint[], ready_ats bigint[], limit_names text[], limit_kinds text[],
+  job_ids bigint[], items integer[], ats bigint[], ready_ats bigint[], turn_id bigint, limit_names text[], limit_kinds text[],
   limit_rates double precision[], limit_periods bigint[], limit_capacities double precision[], limit_starts bigint[],
   OUT untils bigint[], OUT payers bigint[]
 ) LANGUAGE plpgsql VOLATILE
@@ -24,7 +24,7 @@ BEGIN
       array_agg(j.limit_keys[p.item] ORDER BY p.nth) AS keys,
       array_agg(j.counts[p.item] ORDER BY p.nth) AS counts,
       array_agg(array_position(_pay_ahead.limit_names, j.limit_names[p.item]) ORDER BY p.nth) AS limits,
-      array_agg(CASE WHEN j.id = g.refused_job THEN 'limit' ELSE 'check' END ORDER BY p.nth) AS ops
+      array_agg(CASE WHEN j.id IN (g.refused_job, turn_id) THEN 'limit' ELSE 'check' END ORDER BY p.nth) AS ops
     FROM unnest(job_ids, items) WITH ORDINALITY AS p (id, item, nth)
     JOIN rate_limit.jobs AS j ON j.id = p.id
     JOIN rate_limit.groups AS g ON g.queue = j.queue AND g.key = j.key

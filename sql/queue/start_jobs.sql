@@ -27,6 +27,7 @@ DECLARE
   pick record; -- the jobs at hand, in the order in which they are to start
   repaid_ids bigint[] := '{}';
   paid_ids bigint[] := '{}';
+  turn_id bigint; -- the job of the lowest priority, if nine others have started before it; it pays ahead if it is denied once
   stopped_keys text[];
   answer record;
   job_group rate_limit.groups;
@@ -49,6 +50,7 @@ BEGIN
     queue_name, most, clock, horizon, groups, due_ids, front_ids, lowest_id, lowest_priority, 9 - passed_over, limit_names,
     slot_limit_names);
 
+  turn_id := CASE WHEN passed_over >= 9 THEN pick.turn_id END;
   IF pick.is_contended THEN
     -- A group may be claimed before the time of its job that has paid ahead. Then it stops.
     SELECT coalesce(array_agg(s.id), '{}'), coalesce(array_agg(s.paid_until), '{}'), coalesce(array_agg(s.key), '{}')
@@ -103,7 +105,7 @@ BEGIN
         job_group := answer.job_group;
         job_group.not_before := answer.ready_at;
         groups_left := groups_left || job_group;
-      ELSIF answer.pays THEN
+      ELSIF answer.pays OR (answer.stops AND answer.refused_id = turn_id) THEN
         payer_ids := payer_ids || answer.refused_id;
         payer_items := payer_items || answer.slowest_item;
         payer_ats := payer_ats || answer.asked_at;
@@ -138,7 +140,7 @@ BEGIN
     IF payer_ids <> '{}' THEN
       SELECT p.untils, paid_ids || p.payers INTO payer_ready_ats, paid_ids
       FROM rate_limit._pay_ahead(
-        payer_ids, payer_items, payer_ats, payer_ready_ats, limit_names, limit_kinds, limit_rates, limit_periods,
+        payer_ids, payer_items, payer_ats, payer_ready_ats, turn_id, limit_names, limit_kinds, limit_rates, limit_periods,
         limit_capacities, limit_starts
       ) AS p;
       stopped_ids := stopped_ids || payer_ids;
