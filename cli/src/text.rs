@@ -115,14 +115,15 @@ pub(super) fn shown(text: &str, width: usize) -> String {
     shortened(&text, width)
 }
 
-/// Shortens a text without escapes to at most `width` columns.
+/// Shortens a text to at most `width` columns. Characters that are not plain count as their escapes.
 pub(super) fn shortened(text: &str, width: usize) -> String {
-    if text.width() <= width {
+    let columns = |c: char| if is_plain(c) { c.width().unwrap_or_default() } else { c.escape_default().len() };
+    if text.chars().map(columns).sum::<usize>() <= width {
         return text.to_owned();
     }
     let mut room = width.saturating_sub(1);
     let fits = |c: &char| {
-        let columns = c.width().unwrap_or_default();
+        let columns = columns(*c);
         let fits = columns <= room;
         room = room.saturating_sub(columns);
         fits

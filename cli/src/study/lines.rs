@@ -42,9 +42,11 @@ impl Lines<'_> {
                 return Ok(None);
             }
             self.number += 1;
+            // A log that is cut while the server writes to it, as by logrotate's copytruncate, begins with a hole.
             let length = self.buffer.trim_ascii_end().len();
+            let hole = self.buffer[..length].iter().position(|byte| *byte != 0).unwrap_or_default();
             if length > 0 || !is_whole {
-                return Ok(Some((self.number, is_whole.then(|| &self.buffer[..length]))));
+                return Ok(Some((self.number, is_whole.then(|| &self.buffer[hole..length]))));
             }
         }
     }
@@ -89,7 +91,8 @@ impl Source {
         let mut head = Vec::new();
         let opened = self.stored().and_then(|stored| {
             let buffered = BufReader::with_capacity(1 << 16, progress.wrap_read(stored));
-            let mut reader = decompressed(Box::new(buffered))?;
+            // Some files are compressed twice.
+            let mut reader = decompressed(decompressed(Box::new(buffered))?)?;
             reader.by_ref().take(HEAD).read_to_end(&mut head)?;
             Ok(reader)
         });
@@ -158,7 +161,7 @@ fn decompressed(mut stored: Reader<'_>) -> io::Result<Reader<'_>> {
     }
     Ok(match head {
         [0x1f, 0x8b, ..] => Box::new(BufReader::new(Decompressed(MultiGzDecoder::new(stored), "gzip"))),
-        [0x28, 0xb5, 0x2f, 0xfd, ..] => {
+        [0x28, 0xb5, 0x2f, 0xfd, ..] | [0x28, 0xb5, 0x2f] => {
             let zstd = Zstd { source: stored, decoder: FrameDecoder::new() };
             Box::new(BufReader::new(Decompressed(zstd, "zstd")))
         }
@@ -236,6 +239,8 @@ pub struct UnreadableLine {
     pub hint: Option<String>,
     /// Whether the line has another known format, and is no line of this format that was cut.
     pub is_other_format: bool,
+    /// Whether the line does not have the fields of the format, which may be the wrong one.
+    pub misses_format: bool,
 }
 
 impl From<String> for UnreadableLine {
@@ -330,7 +335,10 @@ impl<'a> BadLines<'a> {
     }
 
     fn of(&self, line: &BadLine) -> String {
-        let advice = self.advice.filter(|_| line.why.hint.is_none()).map(|advice| format!("; {advice}"));
+        let advice = self
+            .advice
+            .filter(|_| line.why.hint.is_none() && line.why.misses_format)
+            .map(|advice| format!("; {advice}"));
         format!("{}, line {}: {}{}", self.name, line.number, line.why, advice.unwrap_or_default())
     }
 }
@@ -418,8 +426,9 @@ fn records_of_yaml(text: &str) -> Option<String> {
     let is_name = |name: &&str| !name.is_empty() && name.chars().all(|c| c.is_ascii_alphanumeric() || c == '_');
     let name = |line: &'_ str| {
         let (name, value) = line.strip_prefix("- ").unwrap_or(line).split_once(':')?;
-        Some(name.trim_matches('"').to_owned())
-            .filter(|name| is_name(&name.as_str()) && (value.is_empty() || value.starts_with(' ')))
+        Some(name.trim_matches('"').to_owned()).filter(|name| {
+            is_name(&name.as_str()) && (value.is_empty() || value.starts_with(' ') && !value.starts_with(" -"))
+        })
     };
     let name_of_first = name(first);
     // The lines of a log may all begin with the same name.
@@ -485,6 +494,7 @@ mod tests {
             "{\n::1 - - [",
             "[{\"x\": 1}\n::1 - - [",
             "unix: - - [\nunix: - - [",
+            "unix: - - [",
             "ip: ::1 t: [1] a\nip: ::1 t: [2] a",
         ] {
             assert_eq!(of_record(head, true), None, "{head:?}");

@@ -173,4 +173,15 @@ async fn requests_without_the_key_are_counted() {
     let counted = replay(Some(&database.url), &log(|_| format!("203.0.113.1 {TAIL}")), &["--key", "user"]);
     assert_eq!(counted.code, Some(0), "{}", counted.stderr);
     assert!(counted.stderr.contains("9 of 9 requests have no user: they share the empty key"), "{}", counted.stderr);
+    let json = |more: &str| format!("{{\"time\": 1431857103, \"remote_addr\": \"203.0.113.1\"{more}}}\n");
+    let options = ["--log-format", "json", "--key", "tenant"];
+    replay(None, &json("").repeat(3), &options).refuses(2, &["no request has the field tenant", "--key"]);
+    for tenant in [", \"tenant\": \"a\"", ", \"tenant\": null"] {
+        let counted = replay(Some(&database.url), &(json("").repeat(3) + &json(tenant)), &options);
+        assert!(
+            counted.code == Some(0) && counted.stderr.contains(" of 4 requests have no tenant"),
+            "{}",
+            counted.stderr
+        );
+    }
 }

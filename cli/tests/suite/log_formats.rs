@@ -78,6 +78,22 @@ fn a_line_of_another_format_names_the_option_that_reads_it() {
         ("vhost", COMMON.to_owned(), "", "--log-format common"),
         ("json", COMMON.to_owned(), "not a JSON object", "--log-format common"),
         ("docker", COMMON.to_owned(), "it does not begin with a time", "--log-format common"),
+        ("", format!(" {COMMON}"), "remote_addr is missing", "begins with a blank: remove it"),
+        ("", format!("[pod/web-7d9f/nginx] {COMMON}"), "is no address", "--log-format kubectl"),
+        ("", format!("[pod/web-7d9f/nginx] {iso} example.com {COMMON}"), "is no address", "--log-format kubectl:vhost"),
+        ("", format!("{iso} stdout P 203.0.113.1 - - [17/May"), "", "a part of a long line"),
+        (
+            "cri",
+            format!("{iso} stderr P 203.0.113.1 - - [17/May"),
+            "does not begin as in Kubernetes",
+            "a part of a long line",
+        ),
+        ("", format!("{iso} stdout F 203.0.113.1;17/May"), "", "--log-format cri:FORMAT"),
+        ("", format!("web-1  | {iso} stdout F {COMMON}"), "", "a second collector follows"),
+        ("", format!("Dec 16 00:00:00 host app: web-1  | {COMMON}"), "", "a second collector follows"),
+        ("", "#Software: Microsoft Internet Information Services 10.0".to_owned(), "", "in the W3C format"),
+        ("combined", "#Fields: date time c-ip cs-method".to_owned(), "", "in the W3C format"),
+        ("", format!("{COMMON} \"-\""), "after http_referer", "--log-format common reads this line, if it was not cut"),
     ] {
         let reason = reason(&format(given), &line);
         assert!(reason.contains(shown) && reason.contains(option), "{reason}");
@@ -108,7 +124,7 @@ fn errors_name_the_invalid_part_of_the_line() {
         assert!(reason.ends_with(expected), "{reason}: {line}");
     }
     for line in ["", " ", "|", "203.0.113.1 - - [17/May/2015:10:05:03 +0000] \"GET /a|b HTTP/1.1\" 200 1"] {
-        for collector in ["syslog", "docker", "compose", "cri"] {
+        for collector in ["syslog", "docker", "compose", "kubectl", "cri"] {
             assert!(reason(&format(collector), line).contains("it does not begin "), "{collector}: {line}");
         }
     }

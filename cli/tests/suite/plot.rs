@@ -373,6 +373,7 @@ fn invalid_plot_options_are_rejected_at_once() {
     replay(&[&log[..], &["--apply", "api"]].concat(), &["--apply api", "twice: give it once"]);
     replay(&[&log[..], &["--apply", "window", "--json"]].concat(), &["--json", "--apply once"]);
     replay(&[&log[..], &["--plot", &path("x.svg"), "--bin", "1ms"]].concat(), &["bars", "--bin"]);
+    replay(&[&log[..], &["--bin", "zz"]].concat(), &["'zz' for '--bin"]);
     assert!(fs::metadata(path("x.svg")).is_err());
 }
 

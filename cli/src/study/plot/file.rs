@@ -65,8 +65,8 @@ pub(crate) struct PlotArgs {
     #[arg(long, help_heading = HEADING, value_name = "FILE")]
     plot: Option<PathBuf>,
     /// Length of a bar, such as 10s [default: a round length that gives about 100 bars]
-    #[arg(long, help_heading = HEADING, value_name = "LENGTH")]
-    bin: Option<String>,
+    #[arg(long, help_heading = HEADING, value_name = "LENGTH", value_parser = bar)]
+    bin: Option<i64>,
 }
 
 const HEADING: &str = "The picture";
@@ -91,11 +91,14 @@ impl PlotArgs {
 
     /// The bars from the first time to the last. `finest` is the resolution of the times.
     pub(crate) fn bins(&self, first: i64, last: i64, finest: i64) -> Result<Bins> {
-        let width = self.bin.as_deref().map(parse_micros).transpose();
-        let width = width.map_err(|error| CliError::usage(format!("--bin: {error}")))?;
-        if width == Some(0) {
-            return Err(CliError::usage("--bin must be longer than 0s"));
-        }
-        Bins::over(first, last, width, finest)
+        Bins::over(first, last, self.bin, finest)
+    }
+}
+
+/// Parses the length of a bar.
+fn bar(text: &str) -> Result<i64, String> {
+    match parse_micros(text)? {
+        0 => Err("it must be longer than 0s".to_owned()),
+        micros => Ok(micros),
     }
 }

@@ -43,6 +43,9 @@ pub(super) struct Summary {
     pub(super) notes: Vec<String>,
 }
 
+/// Times that are seconds since the Unix epoch, from 1985 to 2100, if they are read as milliseconds.
+const SECONDS: std::ops::Range<i64> = 473_385_600_000..4_102_444_800_000;
+
 impl Recording {
     pub(super) fn read(
         source: Source,
@@ -71,6 +74,18 @@ impl Recording {
         if summary.lines == 0 {
             let what = if recording.source.length == 0 { "is empty" } else { "has no lines" };
             summary.notes.push(format!("{name} {what}"));
+        }
+        if let Some(Log { key, .. }) = recording.log.as_ref().filter(|_| summary.calls > 0)
+            && pass.without_field == summary.calls
+        {
+            return Err(CliError::usage(format!(
+                "{name}: no request has the field {}: name another with --key",
+                key.name
+            )));
+        }
+        // Times of events that a program made up begin at 0.
+        if recording.log.is_none() && summary.span.is_some_and(|(first, _)| SECONDS.contains(&first)) {
+            summary.notes.push(format!("{name} begins in 1970: `at` counts milliseconds, and these may be seconds"));
         }
         if let Some(Log { key, .. }) = recording.log.as_ref().filter(|_| summary.without_key > 0) {
             let (empty, all) = (grouped(summary.without_key), grouped(summary.calls));
@@ -117,6 +132,7 @@ impl Recording {
             last: None,
             read: 0,
             is_at_end: false,
+            without_field: 0,
         })
     }
 }
@@ -156,6 +172,8 @@ pub(super) struct Pass<'r> {
     last: Option<i64>,
     read: u64,
     is_at_end: bool,
+    /// The number of requests without the field that is the key.
+    without_field: u64,
 }
 
 impl Pass<'_> {
@@ -167,15 +185,14 @@ impl Pass<'_> {
         let place = usize::try_from(self.read).unwrap_or(usize::MAX);
         self.read += 1;
         let bad = |why: UnreadableLine| Fault::Line(BadLine { place, number, why });
-        let bytes = bytes.ok_or_else(|| bad("the line is longer than 1 MiB".to_owned().into()))?;
+        let with_hint = |reason: &str, hint| bad(UnreadableLine { hint: Some(hint), ..reason.to_owned().into() });
+        let look = || format!("see how it begins with sed -n {number}p FILE | head -c 200");
+        let bytes = bytes.ok_or_else(|| with_hint("the line is longer than 1 MiB", look()))?;
         let (at, parsed) = self.recording.parse(bytes).map_err(bad)?;
         if self.last.is_some_and(|last| at < last) {
-            let reason = format!(
-                "its time is before that of calls more than {} lines before it: sort the file by time, or use a larger \
-                 --sort-window",
-                grouped(self.recording.window as u64)
-            );
-            return Err(bad(reason.into()));
+            let window = grouped(self.recording.window as u64);
+            let reason = format!("its time is before that of calls more than {window} lines before it");
+            return Err(with_hint(&reason, "sort the file by time, or use a larger --sort-window".to_owned()));
         }
         self.waiting.insert((at, place), (number, parsed));
         Ok(())
@@ -194,7 +211,10 @@ impl Iterator for Pass<'_> {
         let ((at, place), (number, parsed)) = self.waiting.pop_first()?;
         self.last = Some(at);
         let (op, call) = match parsed {
-            Parsed::Request(key) => (Op::Limit, Call::from((Arc::clone(&self.limit), &*key))),
+            Parsed::Request(key) => {
+                self.without_field += u64::from(key.is_none());
+                (Op::Limit, Call::from((Arc::clone(&self.limit), key.as_deref().unwrap_or_default())))
+            }
             Parsed::Event(mut event) => match self.leases.name(&mut event, place) {
                 Ok(()) => (event.op, event.call),
                 Err(reason) => return Some(Err(Fault::Line(BadLine { place, number, why: reason.into() }))),
@@ -229,8 +249,8 @@ impl Log {
 /// The content of a line, without its time.
 enum Parsed {
     Event(Box<Event>),
-    /// The key of a request, which needs less memory than a call.
-    Request(Box<str>),
+    /// The key of a request, which needs less memory than a call. `None` if it has no such field.
+    Request(Option<Box<str>>),
 }
 
 impl Recording {
@@ -239,7 +259,7 @@ impl Recording {
         if let Some(Log { format, key, .. }) = &self.log {
             let line = text_of(line);
             let line = format.parse(&line)?;
-            return Ok((line.at_micros(), Parsed::Request(key.of(&line)?.unwrap_or_default().into())));
+            return Ok((line.at_micros(), Parsed::Request(key.of(&line)?.map(Into::into))));
         }
         let line = std::str::from_utf8(line).map_err(|_| "the line is not UTF-8".to_owned())?;
         let event = Event::parse(line).map_err(|reason| {

@@ -20,7 +20,7 @@ const HEADERS: &str = " \"$http_referer\" \"$http_user_agent\"";
 
 /// The names of formats, for messages.
 const NAMES: &str =
-    "common, combined, vhost, json, syslog, docker, compose, cri, or a format string of nginx or Apache";
+    "common, combined, vhost, json, syslog, docker, compose, kubectl, cri, or a format string of nginx or Apache";
 
 /// The format of the lines of an access log. The default is the common or the combined format.
 #[derive(Clone, Debug)]
@@ -43,19 +43,24 @@ impl LogFormat {
         self.read(line).map_err(|(place, mut reason)| {
             let option = of_known_format(line, &self.text);
             let is_other_format = option.is_some() && !self.patterns.iter().any(|pattern| pattern.may_be_cut_at(place));
-            let hint = match option.or_else(|| of_host_name(line)) {
-                Some(option) => Some(format!("{option} reads this line")),
+            let is_cut = if is_other_format { "" } else { ", if it was not cut" };
+            let hint = match option.map(|option| option + " reads this line" + is_cut).or_else(|| of_host_name(line)) {
                 None => self.hint(line, &mut reason),
+                hint => hint,
             };
             let what = if is_other_format { "another format" } else { "not a line of an access log" };
-            UnreadableLine { reason: format!("{what}: {reason}"), hint, is_other_format }
+            let misses_format = !self.patterns.is_empty();
+            UnreadableLine { reason: format!("{what}: {reason}"), hint, is_other_format, misses_format }
         })
     }
 
     /// Advice for a line that no known format reads. Changes the reason if the line only begins like JSON.
     fn hint(&self, line: &str, reason: &mut String) -> Option<String> {
-        let collected = COLLECTORS.iter().find_map(|collector| Some((collector, collector.rest(line)?)));
+        let collected = COLLECTORS.iter().filter_map(|collector| Some((collector, collector.rest(line)?)));
+        // What `cri` reads begins as what `docker` reads.
+        let collected = collected.min_by_key(|(_, rest)| rest.len());
         let inner = collected.map_or(line, |(_, rest)| rest);
+        let is_collected_twice = COLLECTORS.iter().any(|collector| collector.rest(inner).is_some());
         let is_object = inner.starts_with('{') && !self.patterns.is_empty();
         let object = is_object.then(|| serde_json::from_str::<IgnoredAny>(inner));
         Some(match (object, collected) {
@@ -63,6 +68,20 @@ impl LogFormat {
             _ if line.starts_with(r#"{"log":""#) && line.contains(r#","stream":""#) => {
                 "this is a file of Docker: give the lines that `docker logs CONTAINER` or `jq -j .log FILE` prints"
                     .into()
+            }
+            _ if W3C.iter().any(|begin| line.starts_with(begin)) => {
+                "this is a log in the W3C format, as of IIS or CloudFront, which is not read: convert its lines to JSON with \
+                 a `time` and a `remote_addr`, and use --log-format json"
+                    .into()
+            }
+            _ if ["stdout P ", "stderr P "].iter().any(|begin| inner.starts_with(begin)) => {
+                "this is a part of a long line, as Kubernetes divides it: give the lines that `kubectl logs` prints".into()
+            }
+            _ if line.starts_with([' ', '\t']) && !line.trim().is_empty() => {
+                "the line begins with a blank: remove it, as with sed 's/^[[:blank:]]*//' FILE".into()
+            }
+            (_, Some((Collector { begin, .. }, _))) if is_collected_twice || inner.starts_with("std") => {
+                format!("the line begins {begin}, and a second collector follows: remove the text of the first one")
             }
             (Some(Ok(_)), _) => {
                 let before = collected.map(|(collector, _)| format!("{}:", collector.name)).unwrap_or_default();
@@ -213,7 +232,7 @@ fn of_host_name(line: &str) -> Option<String> {
         address(logname).is_none() && !user.contains(' ')
     };
     let format = &OF_NAMES.iter().find(is_whole)?.text;
-    Some(format!("--log-format '{format}' --key '%h' (if the first field is the name of the client)"))
+    Some(format!("--log-format '{format}' --key '%h' (if the first field is the name of the client) reads this line"))
 }
 
 fn reads(format: &LogFormat, line: &str) -> bool {
@@ -227,7 +246,7 @@ fn reads(format: &LogFormat, line: &str) -> bool {
     let is_client = |text: &str| address(text).is_some() || text == "unknown";
     match read.own("http_x_forwarded_for") {
         Some(list) if format.text.contains("$http_x_forwarded_for") => {
-            list.is_empty() || list.split(',').all(|part| is_client(part.trim()))
+            list.is_empty() || !list.starts_with(' ') && list.split(',').all(|part| is_client(part.trim()))
         }
         // A message of an application has a time, but no client.
         _ => read.field("remote_addr").is_some_and(|client| address(client).is_some()),
@@ -250,7 +269,10 @@ struct Collector {
     begin: &'static str,
 }
 
-static COLLECTORS: LazyLock<[Collector; 4]> = LazyLock::new(|| {
+/// How the first line of a log in the W3C format begins.
+const W3C: [&str; 4] = ["#Software:", "#Version:", "#Date:", "#Fields:"];
+
+static COLLECTORS: LazyLock<[Collector; 5]> = LazyLock::new(|| {
     let time =
         "[0-9]{4}-[0-9]{2}-[0-9]{2}[Tt][0-9]{2}:[0-9]{2}:[0-9]{2}(?:[.,][0-9]+)?(?:[Zz]|[+-][0-9]{2}:?[0-9]{2}) ";
     let classic_time = "[A-Za-z]{3} +[0-9]+ (?:[0-9]{4} )?[0-9]{2}:[0-9]{2}:[0-9]{2}[^ ]* ";
@@ -275,6 +297,8 @@ static COLLECTORS: LazyLock<[Collector; 4]> = LazyLock::new(|| {
             format!(r"{colours}[A-Za-z0-9._-]+ *{colours} *\|{colours} {colours}(?:{time})?"),
             "with the name of a service: web-1  | ..",
         ),
+        // `kubectl logs --prefix`, also with a time.
+        ("kubectl", format!(r"\[pod/[^\] ]+\] (?:{time})?"), "with the name of a pod: [pod/web-1/nginx] .."),
         // The files of Kubernetes.
         ("cri", format!("{time}std(?:out|err) F "), "as in Kubernetes: 2026-01-01T00:00:00.000000000Z stdout F .."),
     ]

@@ -19,7 +19,7 @@ const CLIENT: &str = "remote_addr";
 pub(crate) struct LogOptions {
     /// Format of the lines: common, combined, vhost, json, json:time=FIELD,remote_addr=FIELD,.., or the format string of the
     /// server: nginx's ('$http_x_forwarded_for - $remote_user [$time_local] ..') or Apache's ('%v %h %l %u %t ..'). After the
-    /// name of a collector: syslog, docker, compose or cri, as in docker:json [default: common or combined]
+    /// name of a collector: syslog, docker, compose, kubectl or cri, as in docker:json [default: common or combined]
     #[arg(long, help_heading = HEADING, value_name = "FORMAT", requires = "access_log")]
     pub(crate) log_format: Option<LogFormat>,
     /// Field of a request to use as the key: remote_addr (the key of the client in the web layer), path, uri, user, method,

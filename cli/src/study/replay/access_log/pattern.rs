@@ -189,7 +189,7 @@ fn check(field: &Field, value: &str) -> Result<Option<i64>, String> {
         Kind::Address if address(value).is_none() => refused(format!("{NO_ADDRESS}, as {name} must be")),
         Kind::Number if value != "-" && !is_digits(value) => refused(format!("is no number for {name}")),
         Kind::Word if value.contains(char::is_whitespace) => refused(format!("is no value for {name}: it has a blank")),
-        Kind::Host if value.contains([' ', '\t', ',']) || (value.contains(':') && !value.ends_with(']')) => {
+        Kind::Host if value.contains([' ', '\t', ',', '/']) || (value.contains(':') && !value.ends_with(']')) => {
             refused("is no name of a host".to_owned())
         }
         // Then it is not the only field before the time.

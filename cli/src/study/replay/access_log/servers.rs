@@ -10,6 +10,11 @@ use crate::study::replay::access_log::pattern::{COMMON, Field, Kind, Piece, Time
 /// A variable, written `$name` or `${name}`.
 static VARIABLE: LazyLock<Regex> =
     LazyLock::new(|| Regex::new(r"\$(?:([A-Za-z0-9_]+)|\{([A-Za-z0-9_]+)\})?").expect("a regular expression"));
+/// The query with its question mark, after the path: together, this is the URI as the client sent it.
+static URI_AND_QUERY: LazyLock<Regex> = LazyLock::new(|| {
+    let query = r"(?:args|query_string|\{args\}|\{query_string\})";
+    Regex::new(&format!(r"\$(?:uri|\{{uri\}})\$(?:is_args|\{{is_args\}})\${query}")).expect("a regular expression")
+});
 /// A directive: conditions (`400,501`, `!200`), `<` or `>`, an argument in braces, and the letter.
 static DIRECTIVE: LazyLock<Regex> =
     LazyLock::new(|| Regex::new(r"%[0-9,!<>]*(?:\{([^}]*)\})?[<>]*([^{<>])?").expect("a regular expression"));
@@ -19,13 +24,16 @@ static TWO_TIMES: LazyLock<Regex> =
 
 /// Divides a format string into its pieces. Quotes may be escaped, as in nginx's configuration.
 pub(super) fn of_nginx(format: &str) -> Result<Vec<Piece>, String> {
-    // The query with its question mark: together with the path, this is the URI as the client sent it.
-    let format = format.replace("\\\"", "\"").replace("$uri$is_args$args", "$request_uri");
-    divided(&format, &VARIABLE, |variable, after| {
+    divided(&URI_AND_QUERY.replace_all(&unescaped(format), "$${request_uri}"), &VARIABLE, |variable, after| {
         let name = variable.get(1).or(variable.get(2));
         let name = name.ok_or_else(|| format!("after $, \"{after}\" is no name of a variable"))?;
         Ok(vec![Piece::Field(variable_field(name.as_str()))])
     })
+}
+
+/// A format string as in the configuration of a server, without its escapes.
+fn unescaped(format: &str) -> String {
+    format.replace("\\\"", "\"").replace("\\t", "\t")
 }
 
 /// Divides a format string at what the expression finds. `read` returns the pieces of a match; it also gets the text after the
@@ -65,9 +73,8 @@ fn variable_field(name: &str) -> Field {
 
 /// Divides a format string into its pieces. Quotes may be escaped, as in Apache's configuration.
 pub(super) fn of_apache(format: &str) -> Result<Vec<Piece>, String> {
-    let format = format.replace("\\\"", "\"").replace("\\t", "\t");
     // The path and the query: together, the URI as the client sent it.
-    let format = format.replace("%U%q", "%{request_uri}n");
+    let format = unescaped(format).replace("%U%q", "%{request_uri}n");
     let format = format.replace("%{begin:", "%{").replace("%{end:", "%{");
     // A time in several directives is one field.
     let mut format = format.replace("%{msec_frac}t", "%{%f}t").replace("%{usec_frac}t", "%{%f}t");
@@ -162,8 +169,9 @@ mod tests {
         let literal = |text: &str| Piece::Literal(text.to_owned());
         let expected = [field("host"), literal(":"), field("status"), literal("ms \"")];
         assert_eq!(of_nginx("$host:${status}ms \\\"").unwrap(), expected);
-        let uri = of_nginx("$uri$is_args$args|").unwrap();
-        assert_eq!(uri, [field("request_uri"), literal("|")]);
+        for uri in ["$uri$is_args$args", "${uri}$is_args$args", "$uri${is_args}${query_string}"] {
+            assert_eq!(of_nginx(&format!("{uri}\\t")).unwrap(), [field("request_uri"), literal("\t")], "{uri}");
+        }
         for broken in ["$", "$-", "${status", "a$ b"] {
             assert!(of_nginx(broken).is_err(), "{broken}");
         }

@@ -46,6 +46,7 @@ fn each_format_reads_its_example() {
         ("compose", format!("\u{1b}[36mweb-1  | \u{1b}[0m203.0.113.1 {tail}")),
         ("compose", format!("\u{1b}[1;38;5;6mweb-1  |\u{1b}[0m {iso} 203.0.113.1 {tail}")),
         ("compose:vhost", format!("\u{1b}[33mweb_1  \u{1b}[0m| example.com:80 203.0.113.1 {tail}")),
+        ("kubectl", format!("[pod/web-7d9f/nginx] {iso} 203.0.113.1 {tail}")),
         ("cri", format!("{iso} stdout F 203.0.113.1 {tail}")),
         (behind, format!("203.0.113.1 {tail}")),
         // Apache: mod_log_config.
