@@ -353,6 +353,8 @@ impl Queue {
     /// Returns the number of jobs in each state, for each group. Reads all jobs of the queue. Needs the privilege to SELECT
     /// from `rate_limit.jobs`, `groups` and `queues`.
     ///
+    /// A paused group without jobs is among them, and a queue without jobs that is paused or draining has one row, of the group "".
+    ///
     /// # Errors
     /// See [`Queue`].
     ///

@@ -34,6 +34,8 @@ impl Queues {
     /// The groups of a queue, or of all queues, with their jobs counted. Reads all jobs, and needs the privilege to SELECT from
     /// `rate_limit.jobs`, `groups` and `queues`.
     ///
+    /// A paused group without jobs is among them, and a queue without jobs that is paused or draining has one row, of the group "".
+    ///
     /// # Errors
     /// See [`Queue`](crate::queue::Queue).
     ///

@@ -100,7 +100,14 @@ async fn queues_and_groups_are_paused_resumed_and_drained() {
     let empty = fixture.tool("pause later");
     assert_eq!(empty.code, Some(0));
     assert!(empty.stderr.contains("the queue \"later\" has no jobs"), "{}", empty.stderr);
-    assert_eq!(fixture.tool("pause later").code, Some(2), "it was paused before, and has no jobs");
+    assert_eq!(fixture.tool("pause later").stdout.trim(), "the queue \"later\" was paused before");
+    assert_eq!(fixture.tool("resume absent").code, Some(2), "there is no such queue");
+    for (args, words) in [("ls later", "later  -"), ("ls", "later  -"), ("ls later", "  paused")] {
+        assert!(fixture.tool(args).stdout.contains(words), "{args}: {}", fixture.tool(args).stdout);
+    }
+    assert_eq!(fixture.tool("ls later --jobs").stdout.trim(), "no jobs");
+    fixture.tool("pause q nobody");
+    assert!(fixture.tool("ls q").stdout.lines().any(|line| line.contains("nobody") && line.ends_with("paused")));
     let object: Value = serde_json::from_str(&fixture.tool("drain later --wait --json").stdout).expect("JSON");
     assert_eq!(object, json!({"ok": true, "queue": "later", "jobs": 0}));
 }

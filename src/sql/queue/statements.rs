@@ -73,7 +73,13 @@ impl QueueStatements {
                pg_catalog.min(run_at) FILTER (WHERE state IN ('scheduled', 'available') AND NOT awaits_turn) AS next_at, \
                pg_catalog.max(waits_until) FILTER (WHERE waits_until > {clock}) AS waits_until, \
                pg_catalog.count(*) FILTER (WHERE blocked_by IS NOT NULL) AS blocked \
-             FROM {quoted}.jobs WHERE queue = coalesce($1, queue) GROUP BY queue, key) AS c \
+             FROM {quoted}.jobs WHERE queue = coalesce($1, queue) GROUP BY queue, key \
+             UNION SELECT h.queue, h.key, 0, 0, 0, 0, 0, 0, NULL, NULL, NULL, 0 \
+             FROM (SELECT g.queue, g.key, g.key AS of_jobs FROM {quoted}.groups AS g WHERE g.held_before IS NOT NULL \
+               UNION ALL SELECT q.queue, '', NULL FROM {quoted}.queues AS q) AS h \
+             WHERE h.queue = coalesce($1, h.queue) AND NOT EXISTS ( \
+               SELECT FROM {quoted}.jobs AS j WHERE j.queue = h.queue AND j.key = coalesce(h.of_jobs, j.key)) \
+             ) AS c \
              LEFT JOIN {quoted}.groups AS g ON g.queue = c.queue AND g.key = c.key \
              LEFT JOIN {quoted}.queues AS q ON q.queue = c.queue ORDER BY c.queue, c.key"
         );

@@ -51,10 +51,11 @@ impl HoldArgs {
         let work = async |queues: Queues| {
             let is_changed = change(&queues.queue(&self.queue)?, self.group.as_deref()).await?;
             // A queue may be held before it has jobs, but its name may also be wrong.
-            match queues.must_have(&self.queue).await {
-                Err(error) if !is_changed => return Err(error),
-                Err(_) => output::note(format!("the queue \"{}\" has no jobs", text::escaped(&self.queue))),
-                Ok(()) => {}
+            if !queues.has_jobs(&self.queue).await? {
+                if !is_changed {
+                    queues.must_have(&self.queue).await?;
+                }
+                output::note(format!("the queue \"{}\" has no jobs", text::escaped(&self.queue)));
             }
             Ok(is_changed)
         };

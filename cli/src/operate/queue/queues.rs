@@ -49,11 +49,18 @@ impl Queues {
         Ok(self.all.jobs(&filter, 1).await?.pop())
     }
 
-    /// Returns an error if the queue does not exist: a queue exists while it has jobs.
-    pub(super) async fn must_have(&self, queue: &str) -> Result<()> {
+    pub(super) async fn has_jobs(&self, queue: &str) -> Result<bool> {
         let mut filter = JobFilter::default();
         filter.queue = Some(queue.to_owned());
-        if self.all.jobs(&filter, 1).await?.is_empty() { Err(self.no_such(queue).await) } else { Ok(()) }
+        Ok(!self.all.jobs(&filter, 1).await?.is_empty())
+    }
+
+    /// Returns an error if the queue does not exist: a queue exists while it has jobs, or is paused or draining.
+    pub(super) async fn must_have(&self, queue: &str) -> Result<()> {
+        if self.has_jobs(queue).await? || !self.all.group_counts(Some(queue)).await?.is_empty() {
+            return Ok(());
+        }
+        Err(self.no_such(queue).await)
     }
 
     pub(super) async fn no_such(&self, queue: &str) -> CliError {
