@@ -21,6 +21,6 @@ mod text;
 
 pub use args::{command, main};
 #[cfg(feature = "study")]
-pub use study::lines::UnreadableLine;
+pub use study::bad_lines::UnreadableLine;
 #[cfg(feature = "study")]
 pub use study::replay::{Event, LogFormat, LogLine};

@@ -73,6 +73,7 @@ mod queue_pace;
 mod queue_paused;
 mod queue_retimed;
 mod queue_slots;
+mod queue_slots_enqueued;
 mod queue_slots_killed;
 mod queue_stopped;
 mod queue_tokens;

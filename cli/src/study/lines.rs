@@ -1,22 +1,14 @@
-//! Reads the lines of files of any size: plain or compressed, from a file, standard input or memory. The first bytes of a file
-//! show its format, not its name. Lines that cannot be read are counted up to a bound; the cause is named if a file has no others.
+//! Reads the lines of files of any size: plain or compressed, from a file, standard input or memory. If the beginning of a file
+//! has no lines that are records, the cause is named.
 
-use std::collections::HashSet;
-use std::fmt::{self, Display, Formatter};
 use std::fs::File;
 use std::io::{self, BufRead, BufReader, Cursor, Read, Seek};
 use std::path::Path;
-use std::str::FromStr;
-
-use clap::Args;
-use flate2::bufread::MultiGzDecoder;
-use ruzstd::decoding::errors::{FrameDecoderError, ReadFrameHeaderError};
-use ruzstd::decoding::{BlockDecodingStrategy, FrameDecoder};
 
 use crate::error::{CliError, Result};
 use crate::input::{self, of_encoding};
 use crate::output::Progress;
-use crate::text::{grouped, percent};
+use crate::study::compressed::{Reader, decompressed};
 
 /// Longer lines are not read, so that a file without line breaks does not fill the memory.
 const LONGEST: usize = 1 << 20;
@@ -139,265 +131,6 @@ fn spooled(input: &mut dyn Read) -> io::Result<(File, u64)> {
     Ok((file, length))
 }
 
-type Reader<'s> = Box<dyn BufRead + Send + 's>;
-
-/// Other formats, and the commands that decompress them.
-const OTHERS: [(&[u8], &str, &str); 6] = [
-    (b"\xfd7zXZ\0", "xz", "xz -dc"),
-    (b"BZh", "bzip2", "bzip2 -dc"),
-    (b"\x04\x22\x4d\x18", "lz4", "lz4 -dc"),
-    (b"PK\x03\x04", "zip", "unzip -p"),
-    (b"7z\xbc\xaf\x27\x1c", "7z", "7z x -so"),
-    (b"\x1f\x9d", "compress", "uncompress -c"),
-];
-
-/// Decompresses gzip and zstd; any other file is read as it is.
-fn decompressed(mut stored: Reader<'_>) -> io::Result<Reader<'_>> {
-    let head = stored.fill_buf()?;
-    if let Some((_, format, command)) = OTHERS.iter().find(|(magic, ..)| head.starts_with(magic)) {
-        return Err(io::Error::other(format!(
-            "it is compressed with {format}; only gzip and zstd are read: decompress it with {command} FILE | pg-limiter .. -"
-        )));
-    }
-    Ok(match head {
-        [0x1f, 0x8b, ..] => Box::new(BufReader::new(Decompressed(MultiGzDecoder::new(stored), "gzip"))),
-        [0x28, 0xb5, 0x2f, 0xfd, ..] | [0x28, 0xb5, 0x2f] => {
-            let zstd = Zstd { source: stored, decoder: FrameDecoder::new() };
-            Box::new(BufReader::new(Decompressed(zstd, "zstd")))
-        }
-        _ => stored,
-    })
-}
-
-/// A reader that decompresses, and the name of its program.
-struct Decompressed<R>(R, &'static str);
-
-impl<R: Read> Read for Decompressed<R> {
-    fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
-        let program = self.1;
-        self.0.read(buffer).map_err(|error| match error.raw_os_error() {
-            Some(_) => error,
-            None => io::Error::other(format!(
-                "the {program} file is damaged or cut off: copy it again, or read its undamaged part with \
-                 {program} -dc FILE | pg-limiter .. -"
-            )),
-        })
-    }
-}
-
-/// Decompresses all frames of a zstd file. (The crate's own reader ends after the first.)
-struct Zstd<R> {
-    source: R,
-    decoder: FrameDecoder,
-}
-
-impl<R: BufRead> Zstd<R> {
-    /// Begins the next frame. Returns whether there is one.
-    fn next_frame(&mut self) -> io::Result<bool> {
-        let read = self.decoder.get_checksum_from_data();
-        if read.is_some() && read != self.decoder.get_calculated_checksum() {
-            return Err(io::Error::other("a checksum differs"));
-        }
-        while !self.source.fill_buf()?.is_empty() {
-            match self.decoder.reset(&mut self.source) {
-                Ok(()) => return Ok(true),
-                Err(FrameDecoderError::ReadFrameHeaderError(ReadFrameHeaderError::SkipFrame { length, .. })) => {
-                    io::copy(&mut self.source.by_ref().take(u64::from(length)), &mut io::sink())?;
-                }
-                Err(error) => return Err(io::Error::other(error)),
-            }
-        }
-        Ok(false)
-    }
-}
-
-impl<R: BufRead> Read for Zstd<R> {
-    fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
-        while self.decoder.can_collect() == 0 {
-            if !self.decoder.is_finished() {
-                let blocks = self.decoder.decode_blocks(&mut self.source, BlockDecodingStrategy::UptoBlocks(1));
-                blocks.map_err(io::Error::other)?;
-            } else if !self.next_frame()? {
-                return Ok(0);
-            }
-        }
-        self.decoder.read(buffer)
-    }
-}
-
-const SHOWN: usize = 5;
-/// If so many lines are read and none is readable, the rest is not tried.
-const HOPELESS: u64 = 1_000;
-
-/// Why a line cannot be read.
-#[derive(Clone, Debug, Default, PartialEq, Eq, thiserror::Error)]
-#[error("{reason}{}", hint.as_ref().map(|hint| format!("; {hint}")).unwrap_or_default())]
-pub struct UnreadableLine {
-    /// The reason.
-    pub reason: String,
-    /// Advice, such as the option that reads the line.
-    pub hint: Option<String>,
-    /// Whether the line has another known format, and is no line of this format that was cut.
-    pub is_other_format: bool,
-    /// Whether the line does not have the fields of the format, which may be the wrong one.
-    pub misses_format: bool,
-}
-
-impl From<String> for UnreadableLine {
-    fn from(reason: String) -> Self {
-        Self { reason, ..Self::default() }
-    }
-}
-
-#[derive(Clone, Debug)]
-pub(crate) struct BadLine {
-    /// Its place among the lines that are not blank.
-    pub(crate) place: usize,
-    /// The number of the line in the file.
-    pub(crate) number: usize,
-    pub(crate) why: UnreadableLine,
-}
-
-/// Counts unreadable lines, and ends the run if there are too many.
-pub(crate) struct BadLines<'a> {
-    name: &'a str,
-    args: &'a LineArgs,
-    /// Advice for lines that have no hint.
-    advice: Option<&'a str>,
-    first: Vec<BadLine>,
-    count: u64,
-    /// The number of those that have another format.
-    of_other_formats: u64,
-}
-
-impl<'a> BadLines<'a> {
-    /// `name`: that of the file, for messages.
-    pub(crate) const fn new(name: &'a str, args: &'a LineArgs, advice: Option<&'a str>) -> Self {
-        Self { name, args, advice, first: Vec::new(), count: 0, of_other_formats: 0 }
-    }
-
-    /// Counts a line. `read`: the number of lines that were read, with this one.
-    pub(crate) fn add(&mut self, line: BadLine, read: u64) -> Result<()> {
-        if self.args.strict {
-            return Err(CliError::usage(self.of(&line)));
-        }
-        self.count += 1;
-        self.of_other_formats += u64::from(line.why.is_other_format);
-        if self.first.len() < SHOWN {
-            self.first.push(line);
-        }
-        if self.count < HOPELESS || self.count < read {
-            return Ok(());
-        }
-        self.check(read).map_err(|error| CliError::usage(format!("{error}; the lines after these were not read")))
-    }
-
-    /// Whether the file may be used that has so many lines.
-    pub(crate) fn check(&self, all: u64) -> Result<()> {
-        let [first, others @ ..] = self.first.as_slice() else { return Ok(()) };
-        if self.args.max_bad_lines.allows(self.count, all) {
-            return Ok(());
-        }
-        let mut reason = format!(
-            "{}\n{} of {} lines cannot be read ({} %), and --max-bad-lines allows {}",
-            self.of(first),
-            grouped(self.count),
-            grouped(all),
-            percent(self.count, all),
-            self.args.max_bad_lines
-        );
-        if !others.is_empty() {
-            let numbers: Vec<String> = others.iter().map(|line| line.number.to_string()).collect();
-            reason.push_str(&format!("; others are the lines {}", numbers.join(", ")));
-        }
-        if self.of_other_formats > 0 && self.count < all {
-            reason.push_str(
-                "; the log has lines of more than one format: divide the file, or give a --log-format that reads all of them",
-            );
-        }
-        Err(CliError::usage(reason))
-    }
-
-    /// A note on the lines that were left out, if there are any.
-    pub(crate) fn note(&self, all: u64) -> Option<String> {
-        let (bad, all) = (grouped(self.count), grouped(all));
-        let mut note = format!("{}: {bad} of {all} lines cannot be read and are left out:", self.name);
-        let mut hints = HashSet::new();
-        for BadLine { number, why, .. } in &self.first {
-            let why = if hints.insert(&why.hint) { why.to_string() } else { why.reason.clone() };
-            note.push_str(&format!("\n  line {number}: {why}"));
-        }
-        let more = self.count.saturating_sub(self.first.len() as u64);
-        if more > 0 {
-            note.push_str(&format!("\n  and {} more", grouped(more)));
-        }
-        (self.count > 0).then_some(note)
-    }
-
-    fn of(&self, line: &BadLine) -> String {
-        let advice = self
-            .advice
-            .filter(|_| line.why.hint.is_none() && line.why.misses_format)
-            .map(|advice| format!("; {advice}"));
-        format!("{}, line {}: {}{}", self.name, line.number, line.why, advice.unwrap_or_default())
-    }
-}
-
-/// How lines are read.
-#[derive(Args, Clone, Debug)]
-#[group(skip)]
-pub(crate) struct LineArgs {
-    /// Lines that may be unreadable: a share of all lines, such as 1%, or a number of lines. The first five are shown
-    #[arg(long, help_heading = HEADING, value_name = "SHARE", default_value = "1%")]
-    pub(crate) max_bad_lines: Bound,
-    /// Stop at the first line that cannot be read
-    #[arg(long, help_heading = HEADING, conflicts_with = "max_bad_lines")]
-    pub(crate) strict: bool,
-    /// Number of lines within which lines are sorted by time; more need more memory
-    #[arg(long, help_heading = HEADING, value_name = "LINES", default_value = "250000")]
-    pub(crate) sort_window: usize,
-}
-
-const HEADING: &str = "Lines";
-
-/// The most lines that may be unreadable.
-#[derive(Clone, Copy, Debug, PartialEq)]
-pub(crate) enum Bound {
-    Percent(f64),
-    Lines(u64),
-}
-
-impl Bound {
-    fn allows(self, bad: u64, all: u64) -> bool {
-        match self {
-            Self::Percent(percent) => bad as f64 * 100.0 <= percent * all as f64,
-            Self::Lines(most) => bad <= most,
-        }
-    }
-}
-
-impl FromStr for Bound {
-    type Err = &'static str;
-
-    fn from_str(text: &str) -> Result<Self, Self::Err> {
-        let percent = text.strip_suffix('%').map(|number| number.trim().parse());
-        match (percent, text.parse()) {
-            (Some(Ok(percent)), _) if (0.0..=100.0).contains(&percent) => Ok(Self::Percent(percent)),
-            (None, Ok(lines)) => Ok(Self::Lines(lines)),
-            _ => Err("use a share from 0% to 100%, such as 0.5%, or a whole number of lines"),
-        }
-    }
-}
-
-impl Display for Bound {
-    fn fmt(&self, f: &mut Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Percent(percent) => write!(f, "{percent}%"),
-            Self::Lines(lines) => write!(f, "{lines}"),
-        }
-    }
-}
-
 /// Why the beginning of a text is no record on a line of its own: an event or, otherwise, a request of an access log.
 fn of_record(head: &str, is_event: bool) -> Option<String> {
     let text = head.trim_start();
@@ -413,8 +146,10 @@ fn of_record(head: &str, is_event: bool) -> Option<String> {
     } else {
         ("the file is YAML", "JSON object on a line", format!("yq -o=json -I=0 '{}'", records_of_yaml(text)?))
     };
+    // Another program of this name has other options.
+    let tool = if command.starts_with("yq") { " (yq 4 from github.com/mikefarah/yq)" } else { "" };
     let record = if is_event { "an event" } else { "a request" };
-    Some(format!("{finding}, and {record} is one {form}: convert it with {command} FILE"))
+    Some(format!("{finding}, and {record} is one {form}: convert it with {command} FILE{tool}"))
 }
 
 /// The expression of yq for the records of a YAML file: the items of a list, or the mapping itself. `None` if it is no YAML.
@@ -452,18 +187,6 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_bound_is_a_share_or_a_number() {
-        for (text, bound) in [("1%", Bound::Percent(1.0)), ("0.5 %", Bound::Percent(0.5)), ("7", Bound::Lines(7))] {
-            assert_eq!(text.parse(), Ok(bound), "{text}");
-        }
-        for text in ["", "%", "-1", "0.5", "101%", "NaN%", "1 line"] {
-            assert!(text.parse::<Bound>().is_err(), "{text}");
-        }
-        let one = Bound::Percent(1.0);
-        assert!(one.allows(1, 100) && !one.allows(1, 99) && one.allows(0, 0) && !Bound::Lines(1).allows(2, 1000));
-    }
-
-    #[test]
     fn other_forms_of_records_are_named() {
         for (head, words) in [
             ("\n[\n  {\n", "JSON array"),
@@ -498,36 +221,6 @@ mod tests {
             "ip: ::1 t: [1] a\nip: ::1 t: [2] a",
         ] {
             assert_eq!(of_record(head, true), None, "{head:?}");
-        }
-    }
-
-    fn read(bytes: &[u8]) -> io::Result<String> {
-        let mut text = String::new();
-        decompressed(Box::new(bytes))?.read_to_string(&mut text).map(|_| text)
-    }
-
-    /// The bytes are what gzip and zstd write for "one\ntwo\n", and zstd without a checksum for "three\n".
-    #[test]
-    fn files_of_the_usual_tools_are_decompressed() {
-        let gzip = b"\x1f\x8b\x08\0\0\0\0\0\0\x03\xcb\xcf\x4b\xe5\x2a\x29\xcf\xe7\x02\0\xe6\x0b\xba\x12\x08\0\0\0";
-        let zstd = b"\x28\xb5\x2f\xfd\x24\x08\x41\0\0one\ntwo\n\xe6\xa6\x0e\x40";
-        let more = b"\x28\xb5\x2f\xfd\x20\x06\x31\0\0three\n";
-        let skipped = b"\x50\x2a\x4d\x18\x02\0\0\0xx";
-        for (bytes, expected) in [
-            (&gzip[..], "one\ntwo\n"),
-            (&[&gzip[..], gzip].concat(), "one\ntwo\none\ntwo\n"),
-            (zstd, "one\ntwo\n"),
-            (&[&zstd[..], more, skipped, zstd].concat(), "one\ntwo\nthree\none\ntwo\n"),
-            (b"plain\n", "plain\n"),
-            (b"", ""),
-        ] {
-            assert_eq!(read(bytes).expect(expected), expected);
-        }
-        let (last, damaged) = (zstd.len() - 1, &mut zstd.to_owned());
-        damaged[last] ^= 1;
-        for bytes in [&damaged[..], &zstd[..last], &more[..12], &gzip[..20]] {
-            let error = read(bytes).expect_err("damaged").to_string();
-            assert!(error.contains(" file is damaged or cut off"), "{error}: {bytes:?}");
         }
     }
 }

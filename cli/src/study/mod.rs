@@ -1,6 +1,8 @@
 //! The commands that study limits: they simulate, replay, draw and measure, on rows of their own.
 
+pub(crate) mod bad_lines;
 pub(crate) mod bench;
+mod compressed;
 pub(crate) mod demo;
 pub(crate) mod lines;
 pub(crate) mod plot;

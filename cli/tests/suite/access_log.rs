@@ -184,4 +184,22 @@ async fn requests_without_the_key_are_counted() {
             counted.stderr
         );
     }
+    // A long key is the hash under which the web layer stores it.
+    let long =
+        log(|place| format!("203.0.113.1 {TAIL}").replace(" /", &format!(" /{}{}", "p".repeat(1100), place % 3)));
+    let counted = replay(Some(&database.url), &long, &["--key", "path"]);
+    assert!(counted.stdout.contains("9 requests: ") && counted.stdout.contains("sha256:"), "{}", counted.stdout);
+    replay(None, &json("").replace("203.0.113.1", "-"), &options[..2]).refuses(2, &["client's address is empty"]);
+    let given = ["--log-format", "json:remote_addr=client.ipp"];
+    replay(None, &json("").repeat(3), &given).refuses(2, &["no field has the client's address", "time, remote_addr"]);
+    // Behind proxies, the header is needed, too.
+    let behind = ["--log-format", "json", "--trusted-proxies", "203.0.113.0/24"];
+    replay(None, &json("").repeat(3), &behind)
+        .refuses(2, &["no request has the field http_x_forwarded_for", "--trusted-header"]);
+    for field in ["x_forwarded_for", "X-Forwarded-For", "request_X-Forwarded-For"] {
+        let log = json("").repeat(3) + &json(&format!(", \"{field}\": \"198.51.100.7\""));
+        let counted = replay(Some(&database.url), &log, &behind);
+        assert!(counted.stdout.contains("2 keys: "), "{field}: {}{}", counted.stdout, counted.stderr);
+        assert!(counted.stderr.contains("3 of 4 requests have no field http_x_forwarded_for"), "{}", counted.stderr);
+    }
 }

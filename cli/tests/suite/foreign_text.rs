@@ -45,12 +45,14 @@ fn messages_that_quote_arguments_are_escaped() {
     for args in [
         &["limit", "api", "k", "--rate", ODD, "--period", "1h"][..],
         &["queue", "show", ODD],
+        &["exec", "--slots", "1", "--exit-code", &format!("{ODD}=1"), "x", "--", "true"],
         &["replay", "--log-format", ODD, "--access-log", "x", "--limits", "x", "--apply", "x"],
         &["limit", "api", &format!("--{ODD}")],
         &[ODD],
     ] {
         let refused = run(None, args, "");
         assert_eq!((refused.code, refused.stdout.as_str()), (Some(2), ""), "{args:?}: {}", refused.stderr);
+        assert!(!refused.stderr.contains("\\\\u{1b}"), "{args:?}: {:?}", refused.stderr);
         assert!(refused.stderr.contains("\\u{1b}") && is_clean(&refused.stderr), "{args:?}: {:?}", refused.stderr);
     }
 }

@@ -205,6 +205,27 @@ fn a_field_is_what_its_format_says() {
         ("syslog", format!("2015-05-17t10:05:04z host nginx[1]: {COMMON}"), "path", Some("/a")),
         ("json:uri=p", r#"{"ts":1431857103,"request":"GET /zz HTTP/1.1","p":"/p?x"}"#.to_owned(), "path", Some("/p")),
         ("json:uri=p", r#"{"ts":1431857103,"request":"GET /zz HTTP/1.1"}"#.to_owned(), "path", None),
+        // No other field takes the place of the one that is named.
+        ("json:remote_addr=c.ip", r#"{"ts":1431857103,"remote_addr":"10.0.0.5"}"#.to_owned(), "remote_addr", None),
+        ("json:host=vh", r#"{"ts":1431857103,"host":"a","http_host":"b"}"#.to_owned(), "host", None),
+        ("json:user=uid", r#"{"ts":1431857103,"user":"a"}"#.to_owned(), "user", None),
+        ("json:method=verb", r#"{"ts":1431857103,"request":"GET / HTTP/1.1"}"#.to_owned(), "method", None),
+        ("json:http_x_real_ip=fw", r#"{"ts":1431857103,"fw":"1.2.3.4"}"#.to_owned(), "http_x_real_ip", Some("1.2.3.4")),
+        ("json", r#"{"ts":1431857103,"X-Real-IP":"1.2.3.4"}"#.to_owned(), "http_x_real_ip", Some("1.2.3.4")),
+        ("json", r#"{"ts":1431857103,"request_X-Real-Ip":"1.2.3.4"}"#.to_owned(), "http_x_real_ip", Some("1.2.3.4")),
+        (
+            "json",
+            r#"{"ts":1431857103,"resp_headers":{"X-Real-Ip":"0"},"request":{"headers":{"X-Real-Ip":["1.2.3.4"]}}}"#
+                .to_owned(),
+            "http_x_real_ip",
+            Some("1.2.3.4"),
+        ),
+        (
+            "json",
+            r#"{"ts":1431857103,"headers":{"x-forwarded-for":"1.2.3.4"}}"#.to_owned(),
+            "http_x_forwarded_for",
+            Some("1.2.3.4"),
+        ),
         ("json", r#"{"time":0.005,"@timestamp":"2015-05-17T10:05:03Z","a":1}"#.to_owned(), "a", Some("1")),
         ("json", r#"{"ts":1431857103,"remote_user":"-","user":"bob"}"#.to_owned(), "user", Some("bob")),
         (
@@ -223,8 +244,18 @@ fn a_field_is_what_its_format_says() {
         assert!(reason.contains(&format!("\"{time}\" is not a time")), "{reason}");
     }
     // The client may be the second address: the first would be that of a proxy.
-    for fields in ["10.0.0.1 203.0.113.9 -", "10.0.0.1 - 203.0.113.9", "10.0.0.1 - 2001:db8::9"] {
+    for fields in [
+        "10.0.0.1 203.0.113.9 -",
+        "10.0.0.1 - 203.0.113.9",
+        "10.0.0.1 - 2001:db8::9",
+        "10.0.0.1 - 203.0.113.9, 203.0.113.8",
+        "10.0.0.1 203.0.113.9,203.0.113.8 -",
+        "10.0.0.1 unknown,203.0.113.9 -",
+    ] {
         let reason = reason(&format(""), &COMMON.replacen("203.0.113.1 - -", fields, 1));
         assert!(reason.contains("is an address, and no remote_"), "{reason}");
+        let of_vhost =
+            self::reason(&format("vhost"), &format!("e.com {}", COMMON.replacen("203.0.113.1 - -", fields, 1)));
+        assert!(of_vhost.contains("is an address, and no remote_"), "{of_vhost}");
     }
 }

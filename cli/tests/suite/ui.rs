@@ -41,6 +41,11 @@ async fn every_page_shows_what_the_database_has() {
     let page = ui.get("/key?key=2001:db8::1").await.1;
     assert!(page.contains("stored in another form") && page.contains("/key?key=2%3A2001%3Adb8%3A%3A%2F64"), "{page}");
     assert!(ui.get("/health").await.1.contains("rate_limits"));
+    // Names are foreign text, too.
+    let odd = "UPDATE rate_limit.rate_limits SET name = E'odd\\u202e\\u200b\\x1b' WHERE name = 'banned'";
+    database.execute(odd).await;
+    let page = ui.page_with("/limits", "<bdi>odd\\u{202e}\\u{200b}\\u{1b}</bdi>").await;
+    assert!(!page.contains(['\u{202e}', '\u{200b}', '\u{1b}']), "{page}");
     let page = ui.get("/what-if").await.1;
     assert!(page.contains("% admitted"), "{page}");
     // A log of 30 requests at the same time, on a limit of 10.

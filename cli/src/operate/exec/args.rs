@@ -203,9 +203,9 @@ pub(super) fn parse_exit_code(text: &str) -> Result<(Failure, u8), String> {
     let failure = Failure::from_str(name, false).map_err(|_| {
         let values = Failure::value_variants().iter().filter_map(ValueEnum::to_possible_value);
         let names: Vec<_> = values.map(|value| value.get_name().to_owned()).collect();
-        format!("there is no outcome {name:?}: use one of {}", names.join(", "))
+        format!("there is no outcome \"{name}\": use one of {}", names.join(", "))
     })?;
-    let code = code.parse().map_err(|_| format!("{code:?} is no exit code: use 0 to 255"))?;
+    let code = code.parse().map_err(|_| format!("\"{code}\" is no exit code: use 0 to 255"))?;
     Ok((failure, code))
 }
 

@@ -69,6 +69,11 @@ pub(super) fn key(app: &App, key: &str) -> Markup {
     }
 }
 
+/// The name of a limit or a queue.
+pub(super) fn named(text: &str) -> Markup {
+    html! { bdi { (text::escaped(text)) } }
+}
+
 pub(super) fn key_link(app: &App, of: &str) -> Markup {
     html! { a href=(key_url(app, of)) { (key(app, of)) } }
 }

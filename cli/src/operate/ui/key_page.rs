@@ -12,10 +12,10 @@ use crate::operate::live::{Balance, KeyBucket, Meaning};
 use crate::operate::ui::actions::act;
 use crate::operate::ui::app::{App, Shared};
 use crate::operate::ui::chart::{columns, curve, meter};
-use crate::operate::ui::format::{amount, clock, key, key_link, key_url, relative, span, time};
+use crate::operate::ui::format::{amount, clock, key, key_link, key_url, named, relative, span, time};
 use crate::operate::ui::limits_page::{shards, trend};
 use crate::operate::ui::page::{Page, PageError, table};
-use crate::text::plural;
+use crate::text::{escaped, plural};
 use pg_limiter::Kind;
 
 const SUGGESTED: u32 = 8;
@@ -109,8 +109,8 @@ fn other_keys(app: &App, title: &str, keys: &BTreeSet<String>) -> Markup {
 fn card(app: &App, of: &KeyBucket, now: i64) -> Markup {
     let bucket = &of.bucket;
     html! {
-        section class="card bucket" aria-label=(bucket.name) {
-            h2 { bdi { (bucket.name) } }
+        section class="card bucket" aria-label=(escaped(&bucket.name)) {
+            h2 { (named(&bucket.name)) }
             p class="definition" { @if let Some(limit) = of.limit { (limit) } @else { "not defined: its stored numbers are shown" } }
             @match (&of.balance, bucket.meaning) {
                 (_, Meaning::Blocked) if bucket.is_full(now) => {

@@ -7,7 +7,7 @@ use serde::Deserialize;
 use crate::operate::live::{BucketView, Coverage, How, KeyView, LimitView, Meaning, Snapshot};
 use crate::operate::ui::app::{App, Shared};
 use crate::operate::ui::chart::{columns, meter, sparkline};
-use crate::operate::ui::format::{amount, clock, encoded, key_link, per_minute, time};
+use crate::operate::ui::format::{amount, clock, encoded, key_link, named, per_minute, time};
 use crate::operate::ui::page::{Page, table};
 use crate::text::{escaped, grouped, many, plural};
 
@@ -59,7 +59,7 @@ pub(super) async fn limits(State(app): Shared, Query(mut wanted): Query<Wanted>)
                     h2 { "Not in use" }
                     p class="definition" { "Limits without a row: all of their buckets are full." }
                     ul class="plain" {
-                        @for limit in &snapshot.unused { li { strong { bdi { (limit.name) } } " " span class="definition" { (limit.limit) } } }
+                        @for limit in &snapshot.unused { li { strong { (named(&limit.name)) } " " span class="definition" { (limit.limit) } } }
                     }
                 }
             }
@@ -72,7 +72,7 @@ pub(super) async fn limit(State(app): Shared, Query(Named { name }): Query<Named
     let body = content(&app, |snapshot| {
         html! {
             p class="crumbs" { a href="/limits" { "Limits" } }
-            h1 { bdi { (name) } }
+            h1 { (named(&name)) }
             @match snapshot.limits.iter().find(|limit| limit.name == name) {
                 Some(limit) => {
                     p class="lead" { (coverage(snapshot)) }
@@ -82,7 +82,7 @@ pub(super) async fn limit(State(app): Shared, Query(Named { name }): Query<Named
             }
         }
     });
-    Page::live(name, body)
+    Page::live(escaped(&name), body)
 }
 
 fn content(app: &App, known: impl FnOnce(&Snapshot) -> Markup) -> Markup {
@@ -153,6 +153,7 @@ fn figures(limit: &LimitView) -> Markup {
 
 fn taken_title(what: &str, taken: &[f64], snapshot: &Snapshot) -> String {
     let (sum, most) = (taken.iter().sum::<f64>(), taken.iter().copied().fold(0.0, f64::max));
+    let what = escaped(what);
     format!("{what}: {} taken {}; at most {} in 5 seconds", amount(sum), snapshot.lately(), amount(most))
 }
 
@@ -168,10 +169,10 @@ pub(super) fn trend(class: &str, taken: &[f64], title: &str, middle: Option<Stri
 
 fn limit_card(app: &App, snapshot: &Snapshot, limit: &LimitView) -> Markup {
     html! {
-        section class="card limit" aria-label=(limit.name) {
+        section class="card limit" aria-label=(escaped(&limit.name)) {
             div class="head" {
                 div {
-                    h2 { a href={ "/limit?name=" (encoded(&limit.name)) } { bdi { (limit.name) } } }
+                    h2 { a href={ "/limit?name=" (encoded(&limit.name)) } { (named(&limit.name)) } }
                     p class="definition" { (definition(limit)) }
                 }
                 (figures(limit))
@@ -186,7 +187,7 @@ fn definition(limit: &LimitView) -> Markup {
     html! {
         @match (&limit.limit, limit.name.strip_suffix("/started")) {
             (Some(definition), _) => (definition),
-            (None, Some(of)) => { "the queue's starts of jobs of " bdi { (of) } },
+            (None, Some(of)) => { "the queue's starts of jobs of " (named(of)) },
             (None, None) => "not defined: its stored numbers are shown",
         }
         @if limit.shards > 1 && limit.limit.is_none() { ", " (limit.shards) " rows for a key" }
@@ -197,7 +198,7 @@ fn one_limit(app: &App, snapshot: &Snapshot, limit: &LimitView) -> Markup {
     let most = amount(limit.taken.iter().copied().fold(0.0, f64::max));
     let sharded = limit.busiest.iter().chain(&limit.emptiest).find(|key| key.bucket.shards.len() > 1);
     html! {
-        section class="card limit" aria-label=(limit.name) {
+        section class="card limit" aria-label=(escaped(&limit.name)) {
             div class="head" { div { p class="definition" { (definition(limit)) } } (figures(limit)) }
             (trend("trend tall", &limit.taken, &taken_title(&limit.name, &limit.taken, snapshot), Some(format!("tokens taken in 5 s, at most {most}"))))
         }

@@ -11,7 +11,7 @@ use crate::operate::queue::no_such_job;
 use crate::operate::ui::actions::{act, form};
 use crate::operate::ui::app::{App, Shared};
 use crate::operate::ui::format::{
-    amount, capital, clock, encoded, job_url, key, key_link, queue_url, span, time, time_or_dash,
+    amount, capital, clock, encoded, job_url, key, key_link, named, queue_url, span, time, time_or_dash,
 };
 use crate::operate::ui::page::{Page, PageError, table};
 use crate::text;
@@ -68,7 +68,7 @@ pub(super) async fn queues(State(app): Shared, Query(wanted): Query<Wanted>) -> 
         } @else { (list(&queues, queue.as_deref(), state)) }
         (detail)
     };
-    Ok(Page::live(queue.map_or_else(|| "Queue".to_owned(), |queue| format!("Queue {queue}")), body))
+    Ok(Page::live(queue.map_or_else(|| "Queue".to_owned(), |queue| format!("Queue {}", text::escaped(&queue))), body))
 }
 
 fn jobs_url(queue: &str, state: &str, page: u32) -> String {
@@ -80,7 +80,7 @@ fn list(queues: &[QueueView], here: Option<&str>, of_state: Option<JobState>) ->
     let rows = queues.iter().map(|QueueView { queue, jobs, paused_at, draining_at }| {
         let is_here = here == Some(queue);
         let current = (is_here && of_state.is_none()).then_some("true");
-        let name = html! { a href=(queue_url(queue)) aria-current=[current] { bdi { (queue) } }
+        let name = html! { a href=(queue_url(queue)) aria-current=[current] { (named(queue)) }
             @if paused_at.is_some() { " " span class="state note" { "paused" } }
             @if draining_at.is_some() { " " span class="state note" { "draining" } }
         };
@@ -142,7 +142,7 @@ async fn groups(app: &App, queue: &str, after: Option<&str>) -> Result<Markup, P
             @match (&group.waits_for, waiting_until) {
                 _ if group.is_paused => "its pause’s end",
                 (_, Some(until)) => { "its handler’s wait, until " (time(until, now)) },
-                (Some((limit, of)), None) => { "slots of " bdi { (limit) } " " (key(app, of)) },
+                (Some((limit, of)), None) => { "slots of " (named(limit)) " " (key(app, of)) },
                 (None, None) => "–",
             }
             @if app.changes.is_some() {
@@ -159,7 +159,7 @@ async fn groups(app: &App, queue: &str, after: Option<&str>) -> Result<Markup, P
             ("Waits for", "", waits_for),
         ]
     });
-    let caption = html! { "Groups of " bdi { (queue) } " in which jobs wait" };
+    let caption = html! { "Groups of " (named(queue)) " in which jobs wait" };
     Ok(html! {
         section class="card" aria-label="Groups" {
             (table(Some("stack"), caption, rows, None, "No job waits."))
@@ -192,7 +192,7 @@ async fn jobs(app: &App, queue: &str, state: JobState, page: u32) -> Result<Mark
             ("Last error", "error", html! { (error) }),
         ]
     });
-    let caption = html! { (capital(state.as_str())) " jobs of " bdi { (queue) } };
+    let caption = html! { (capital(state.as_str())) " jobs of " (named(queue)) };
     Ok(html! {
         section class="card" aria-label="Jobs" {
             (table(Some("stack"), caption, rows, None, &format!("No job is {state}.")))
@@ -225,7 +225,7 @@ pub(super) async fn job(State(app): Shared, Query(wanted): Query<WantedJob>) -> 
     let job = app.live.job(id).await?.ok_or_else(|| PageError::not_found(no_such_job(id)))?;
     let reserved = |item: &ReservedView| {
         html! {
-            strong { (amount(item.count)) } @if item.is_slots { " of the slots of " } @else { " of the tokens of " } bdi { (item.limit) } " for " (key_link(app, &item.key))
+            strong { (amount(item.count)) } @if item.is_slots { " of the slots of " } @else { " of the tokens of " } (named(&item.limit)) " for " (key_link(app, &item.key))
             @if let Some(used) = item.used { ", " (amount(used)) " used" }
         }
     };
@@ -236,7 +236,7 @@ pub(super) async fn job(State(app): Shared, Query(wanted): Query<WantedJob>) -> 
         _ => "plain",
     };
     let body = html! {
-        p class="crumbs" { a href="/queue" { "Queue" } " / " a href=(queue_url(&job.queue)) { bdi { (job.queue) } } " / " a href=(jobs_url(&job.queue, &job.state, 0)) { (job.state) } }
+        p class="crumbs" { a href="/queue" { "Queue" } " / " a href=(queue_url(&job.queue)) { (named(&job.queue)) } " / " a href=(jobs_url(&job.queue, &job.state, 0)) { (job.state) } }
         h1 { "Job " (job.id) " " span class={ "state " (state_class) } { (job.state) } }
         (app.done.notice(&job_url(id), &wanted.done))
         div class="cards" {
@@ -252,7 +252,7 @@ pub(super) async fn job(State(app): Shared, Query(wanted): Query<WantedJob>) -> 
                     dt { "Starts" } dd { (job.starts) }
                     dt { "Failures" } dd { (job.failures) " of at most " (job.max_attempts) }
                     dt { "Waits" } dd { (job.waits) }
-                    dt { "Worker" } dd { (job.worker.as_deref().unwrap_or("–")) }
+                    dt { "Worker" } dd { (job.worker.as_deref().map_or_else(|| "–".to_owned(), text::escaped)) }
                     dt { "Unique id" } dd { (one_line(app, &job.unique_id)) }
                     dt { "Last error" } dd class="error" { (one_line(app, &job.last_error)) }
                 }

@@ -246,7 +246,7 @@ fn panel_of(panel: &Panel, tallest: f64) -> Markup {
     let bins = panel.bins;
     let length = text::format_micros(bins.end() - bins.from);
     html! {
-        section class="card" aria-label=(panel.name) {
+        section class="card" aria-label=(text::escaped(&panel.name)) {
             h2 { (panel.title()) }
             p class="facts" { span class="value" { (percent_of(admitted, offered)) " % admitted" } ": " (totals) }
             figure {

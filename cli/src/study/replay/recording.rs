@@ -6,7 +6,8 @@ use std::sync::Arc;
 
 use crate::error::{CliError, Result};
 use crate::output::Progress;
-use crate::study::lines::{BadLine, BadLines, LineArgs, Lines, Source, UnreadableLine};
+use crate::study::bad_lines::{BadLine, BadLines, LineArgs, UnreadableLine};
+use crate::study::lines::{Lines, Source};
 use crate::study::plot::{SECOND, finer};
 use crate::study::replay::Event;
 use crate::study::replay::access_log::{LogFormat, LogKey, LogOptions, of_known_format};
@@ -75,13 +76,24 @@ impl Recording {
             let what = if recording.source.length == 0 { "is empty" } else { "has no lines" };
             summary.notes.push(format!("{name} {what}"));
         }
-        if let Some(Log { key, .. }) = recording.log.as_ref().filter(|_| summary.calls > 0)
-            && pass.without_field == summary.calls
-        {
-            return Err(CliError::usage(format!(
-                "{name}: no request has the field {}: name another with --key",
-                key.name
-            )));
+        let (lacking, field) = &pass.lacking;
+        if let Some(Log { key, .. }) = recording.log.as_ref().filter(|_| *lacking > 0) {
+            if *lacking == summary.calls {
+                let option = if **field == *key.name {
+                    "--key"
+                } else {
+                    "--trusted-header, or with --log-format json:http_HEADER=FIELD"
+                };
+                return Err(CliError::usage(format!(
+                    "{name}: no request has the field {field}: name another with {option}"
+                )));
+            }
+            if **field != *key.name {
+                let (lacking, all) = (grouped(*lacking), grouped(summary.calls));
+                summary
+                    .notes
+                    .push(format!("{lacking} of {all} requests have no field {field}: their key is that of the peer"));
+            }
         }
         // Times of events that a program made up begin at 0.
         if recording.log.is_none() && summary.span.is_some_and(|(first, _)| SECONDS.contains(&first)) {
@@ -132,7 +144,7 @@ impl Recording {
             last: None,
             read: 0,
             is_at_end: false,
-            without_field: 0,
+            lacking: (0, Box::default()),
         })
     }
 }
@@ -172,8 +184,8 @@ pub(super) struct Pass<'r> {
     last: Option<i64>,
     read: u64,
     is_at_end: bool,
-    /// The number of requests without the field that is the key.
-    without_field: u64,
+    /// The number of requests that lack a field which the key needs, and its name.
+    lacking: (u64, Box<str>),
 }
 
 impl Pass<'_> {
@@ -211,9 +223,11 @@ impl Iterator for Pass<'_> {
         let ((at, place), (number, parsed)) = self.waiting.pop_first()?;
         self.last = Some(at);
         let (op, call) = match parsed {
-            Parsed::Request(key) => {
-                self.without_field += u64::from(key.is_none());
-                (Op::Limit, Call::from((Arc::clone(&self.limit), key.as_deref().unwrap_or_default())))
+            Parsed::Request(key, missing) => {
+                if let Some(field) = missing {
+                    self.lacking = (self.lacking.0 + 1, field);
+                }
+                (Op::Limit, Call::from((Arc::clone(&self.limit), &*key)))
             }
             Parsed::Event(mut event) => match self.leases.name(&mut event, place) {
                 Ok(()) => (event.op, event.call),
@@ -249,8 +263,8 @@ impl Log {
 /// The content of a line, without its time.
 enum Parsed {
     Event(Box<Event>),
-    /// The key of a request, which needs less memory than a call. `None` if it has no such field.
-    Request(Option<Box<str>>),
+    /// The key of a request, which needs less memory than a call, and the field that it lacks.
+    Request(Box<str>, Option<Box<str>>),
 }
 
 impl Recording {
@@ -259,7 +273,9 @@ impl Recording {
         if let Some(Log { format, key, .. }) = &self.log {
             let line = text_of(line);
             let line = format.parse(&line)?;
-            return Ok((line.at_micros(), Parsed::Request(key.of(&line)?.map(Into::into))));
+            let of_line = key.of(&line)?;
+            let missing = key.missing(&line, of_line.as_deref());
+            return Ok((line.at_micros(), Parsed::Request(of_line.unwrap_or_default().into(), missing)));
         }
         let line = std::str::from_utf8(line).map_err(|_| "the line is not UTF-8".to_owned())?;
         let event = Event::parse(line).map_err(|reason| {

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use jiff::Timestamp;
 
 use crate::error::Result;
-use crate::study::lines::BadLine;
+use crate::study::bad_lines::BadLine;
 use crate::study::plot::SECOND;
 use crate::study::replay::Timed;
 use crate::text::{WIDEST_NAME, aligned, format_micros, grouped, one_line, percent, shortened, shown};

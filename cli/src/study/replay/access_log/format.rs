@@ -9,7 +9,7 @@ use regex::Regex;
 use serde::de::IgnoredAny;
 use serde_json::{Map, Value};
 
-use crate::study::lines::UnreadableLine;
+use crate::study::bad_lines::UnreadableLine;
 use crate::study::replay::access_log::address::address;
 use crate::study::replay::access_log::pattern::{Fields, Mismatch, NO_ADDRESS, Pattern, TimeForm};
 use crate::study::replay::access_log::servers::{of_apache, of_nginx};
@@ -57,7 +57,7 @@ impl LogFormat {
     /// Advice for a line that no known format reads. Changes the reason if the line only begins like JSON.
     fn hint(&self, line: &str, reason: &mut String) -> Option<String> {
         let collected = COLLECTORS.iter().filter_map(|collector| Some((collector, collector.rest(line)?)));
-        // What `cri` reads begins as what `docker` reads.
+        // Lines of `cri` begin as those of `docker`.
         let collected = collected.min_by_key(|(_, rest)| rest.len());
         let inner = collected.map_or(line, |(_, rest)| rest);
         let is_collected_twice = COLLECTORS.iter().any(|collector| collector.rest(inner).is_some());
@@ -214,7 +214,9 @@ static KNOWN: LazyLock<Vec<LogFormat>> = LazyLock::new(|| {
 
 /// The option that reads this line, which does not have the format `given`, if the whole line has a known one.
 pub(in crate::study::replay) fn of_known_format(line: &str, given: &str) -> Option<String> {
-    let format = KNOWN.iter().find(|format| format.text != given && reads(format, line))?;
+    // Without the fields that the user named, it reads others.
+    let is_given = |text: &str| text == given || text.ends_with("json") && given.starts_with(text);
+    let format = KNOWN.iter().find(|format| !is_given(&format.text) && reads(format, line))?;
     let text = if format.text.contains('$') { format!("'{}'", format.text) } else { format.text.clone() };
     // A list of addresses needs another option.
     let forwarded = |line: LogLine<'_>| line.field("http_x_forwarded_for").is_some_and(|list| list.contains(','));
@@ -349,13 +351,25 @@ impl<'a> LogLine<'a> {
         match name {
             // Without the query.
             "path" => self.field("uri")?.split('?').next(),
-            "uri" if !self.is_renamed(name) => {
+            // No other field takes the place of the one that the user named.
+            _ if self.is_renamed(name) => self.meaning(name),
+            "uri" => {
                 let of_request = || self.request().map(|(_, uri)| uri);
                 self.own("request_uri").or_else(of_request).or_else(|| self.meaning(name))
             }
             "method" => self.meaning(name).or_else(|| self.request().map(|(method, _)| method)),
-            _ => self.meaning(name).or_else(|| self.own(name)),
+            _ => self.meaning(name).or_else(|| self.own(name)).or_else(|| self.header(name.strip_prefix("http_")?)),
         }
+    }
+
+    /// The value of a header of the request, by its name in lower case with `_` for `-`. JSON logs name its field in many ways.
+    fn header(&self, header: &str) -> Option<&str> {
+        let is_header = |own: &str| {
+            let own = own.to_ascii_lowercase().replace('-', "_");
+            let (object, name) = own.rsplit_once('.').unwrap_or(("", &own));
+            !object.contains("resp") && name.strip_prefix("request_").unwrap_or(name) == header
+        };
+        self.fields.iter().find(|(own, _)| is_header(own)).map(|(_, value)| &**value)
     }
 
     /// The value of a field by the format's own name.
@@ -383,7 +397,7 @@ impl<'a> LogLine<'a> {
         fields.into_iter().filter_map(|field| self.own(field))
     }
 
-    fn is_renamed(&self, name: &str) -> bool {
+    pub(super) fn is_renamed(&self, name: &str) -> bool {
         self.renamed.iter().any(|(own, _)| own == name)
     }
 
@@ -451,9 +465,9 @@ fn renamed(text: &str) -> Result<Renamed, String> {
     let pair = |pair: &str| {
         let (name, field) = pair.split_once('=').ok_or_else(|| format!("\"{pair}\" is not NAME=FIELD"))?;
         let (name, field) = (name.trim(), field.trim());
-        if meanings(name).is_none() {
+        if meanings(name).is_none() && !name.starts_with("http_") {
             let names: Vec<&str> = names().filter(|name| *name != "path").collect();
-            return Err(format!("\"{name}\" is none of the names time, request, {}", names.join(", ")));
+            return Err(format!("\"{name}\" is none of the names time, request, {}, http_HEADER", names.join(", ")));
         }
         Ok((name.to_owned(), field.to_owned()))
     };

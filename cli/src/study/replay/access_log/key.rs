@@ -8,7 +8,7 @@ use crate::study::replay::access_log::address::{ALL_FORWARDED, UNKNOWN_PEER, X_F
 use crate::study::replay::access_log::format::names;
 use crate::study::replay::access_log::servers::field_name;
 use crate::study::replay::access_log::{LogFormat, LogLine};
-use pg_limiter::web::{ClientAddress, InvalidNetworks, KeyExtractor, TrustedProxies};
+use pg_limiter::web::{ClientAddress, InvalidNetworks, KeyExtractor, TrustedProxies, stored_keys};
 
 /// The name of the client's address.
 const CLIENT: &str = "remote_addr";
@@ -127,13 +127,13 @@ impl LogKey {
     /// The key of a request, or `None` if the line has no such field. Returns the reason if the field is no key.
     pub(crate) fn of(&self, line: &LogLine<'_>) -> Result<Option<String>, String> {
         match self.field.strip_prefix('$') {
-            Some(own) => return Ok(line.own(own).map(Into::into)),
-            None if self.field != CLIENT => return Ok(line.field(&self.field).map(Into::into)),
+            Some(own) => return Ok(line.own(own).map(stored)),
+            None if self.field != CLIENT => return Ok(line.field(&self.field).map(stored)),
             None => {}
         }
         let peer = line.field(CLIENT);
-        let reported = line.field(&self.header_field()).or_else(|| line.own(ALL_FORWARDED));
-        if peer.is_none() && reported.is_none() {
+        let reported = self.reported(line);
+        if peer.is_none() && (reported.is_none() || line.is_renamed(CLIENT)) {
             return Err(format!(
                 "no field has the client's address: name it with --log-format json:remote_addr=FIELD; {}",
                 line.has()
@@ -142,11 +142,25 @@ impl LogKey {
         self.of_client(peer, reported).map(Some)
     }
 
+    /// The header of the proxies. `None` if the line has no such field.
+    fn reported<'l>(&self, line: &'l LogLine<'_>) -> Option<&'l str> {
+        line.field(&self.header_field()).or_else(|| line.own(ALL_FORWARDED))
+    }
+
+    /// The field that a request should have and this one lacks: the key or, behind proxies, the header with the client's address.
+    pub(crate) fn missing(&self, line: &LogLine<'_>, key: Option<&str>) -> Option<Box<str>> {
+        let lacks_header = self.field == CLIENT && self.has_proxies && self.reported(line).is_none();
+        if key.is_none() { Some(self.name.as_str().into()) } else { lacks_header.then(|| self.header_field().into()) }
+    }
+
     /// The key of a client. `peer`: the address of the peer, if the log has it. `reported`: the header of the proxies, if the log
     /// has it. Both are empty where the server had none.
     fn of_client(&self, peer: Option<&str>, reported: Option<&str>) -> Result<String, String> {
-        let no_peer = |text: &str| {
-            format!("\"{text}\" is no address; if this is what to limit by, --key '$remote_addr' takes it as it is")
+        let no_peer = |text: &str| match text {
+            "" => "the field with the client's address is empty".to_owned(),
+            _ => {
+                format!("\"{text}\" is no address; if this is what to limit by, --key '$remote_addr' takes it as it is")
+            }
         };
         let peer = peer.map(|text| address(text).ok_or_else(|| no_peer(text))).transpose()?;
         if let Some(peer) = peer.filter(|_| !self.has_proxies) {
@@ -176,10 +190,18 @@ impl LogKey {
     pub(crate) fn named(&self, text: &str) -> String {
         match address(text).filter(|_| self.field == CLIENT) {
             Some(address) => self.client.key_of(address).as_str().to_owned(),
-            None => text.to_owned(),
+            None => stored(text),
         }
     }
 }
+
+/// The key as the web layer stores it: a long one, such as a path, becomes its hash.
+fn stored(key: &str) -> String {
+    if key.len() <= LONGEST_KEY { key.to_owned() } else { stored_keys(key).usual.as_str().to_owned() }
+}
+
+/// In bytes.
+const LONGEST_KEY: usize = 1024;
 
 fn no_field(name: &str, format: &LogFormat) -> CliError {
     let mut all: Vec<String> = Vec::new();

@@ -130,7 +130,8 @@ impl Pattern {
         }
         // If the line has two addresses, the first may be that of a proxy.
         let is_name = |name: &str| matches!(name, "remote_logname" | "remote_user");
-        if let Some((name, value)) = fields.iter().find(|(name, value)| is_name(name) && address(value).is_some()) {
+        let has_address = |list: &str| list.split(',').any(|part| address(part.trim()).is_some());
+        if let Some((name, value)) = fields.iter().find(|(name, value)| is_name(name) && has_address(value)) {
             let reason = format!("\"{value}\" is an address, and no {name}");
             return Err((fields.len(), reason));
         }

@@ -1,0 +1,200 @@
+//! Counts the lines of a file that cannot be read, and shows the first ones, up to a bound.
+
+use std::collections::HashSet;
+use std::fmt::{self, Display, Formatter};
+use std::str::FromStr;
+
+use clap::Args;
+
+use crate::error::{CliError, Result};
+use crate::text::{grouped, percent};
+
+const SHOWN: usize = 5;
+/// If so many lines are read and none is readable, the rest is not tried.
+const HOPELESS: u64 = 1_000;
+
+/// Why a line cannot be read.
+#[derive(Clone, Debug, Default, PartialEq, Eq, thiserror::Error)]
+#[error("{reason}{}", hint.as_ref().map(|hint| format!("; {hint}")).unwrap_or_default())]
+pub struct UnreadableLine {
+    /// The reason.
+    pub reason: String,
+    /// Advice, such as the option that reads the line.
+    pub hint: Option<String>,
+    /// Whether the line has another known format, and is no line of this format that was cut.
+    pub is_other_format: bool,
+    /// Whether the line does not have the fields of the format, which may be the wrong one.
+    pub misses_format: bool,
+}
+
+impl From<String> for UnreadableLine {
+    fn from(reason: String) -> Self {
+        Self { reason, ..Self::default() }
+    }
+}
+
+#[derive(Clone, Debug)]
+pub(crate) struct BadLine {
+    /// Its place among the lines that are not blank.
+    pub(crate) place: usize,
+    /// The number of the line in the file.
+    pub(crate) number: usize,
+    pub(crate) why: UnreadableLine,
+}
+
+/// Counts unreadable lines, and ends the run if there are too many.
+pub(crate) struct BadLines<'a> {
+    name: &'a str,
+    args: &'a LineArgs,
+    /// Advice for lines that have no hint.
+    advice: Option<&'a str>,
+    first: Vec<BadLine>,
+    count: u64,
+    /// The number of those that have another format.
+    of_other_formats: u64,
+}
+
+impl<'a> BadLines<'a> {
+    /// `name`: that of the file, for messages.
+    pub(crate) const fn new(name: &'a str, args: &'a LineArgs, advice: Option<&'a str>) -> Self {
+        Self { name, args, advice, first: Vec::new(), count: 0, of_other_formats: 0 }
+    }
+
+    /// Counts a line. `read`: the number of lines that were read, with this one.
+    pub(crate) fn add(&mut self, line: BadLine, read: u64) -> Result<()> {
+        if self.args.strict {
+            return Err(CliError::usage(self.of(&line)));
+        }
+        self.count += 1;
+        self.of_other_formats += u64::from(line.why.is_other_format);
+        if self.first.len() < SHOWN {
+            self.first.push(line);
+        }
+        if self.count < HOPELESS || self.count < read {
+            return Ok(());
+        }
+        self.check(read).map_err(|error| CliError::usage(format!("{error}; the lines after these were not read")))
+    }
+
+    /// Whether the file may be used that has so many lines.
+    pub(crate) fn check(&self, all: u64) -> Result<()> {
+        let [first, others @ ..] = self.first.as_slice() else { return Ok(()) };
+        if self.args.max_bad_lines.allows(self.count, all) {
+            return Ok(());
+        }
+        let mut reason = format!(
+            "{}\n{} of {} lines cannot be read ({} %), and --max-bad-lines allows {}",
+            self.of(first),
+            grouped(self.count),
+            grouped(all),
+            percent(self.count, all),
+            self.args.max_bad_lines
+        );
+        if !others.is_empty() {
+            let numbers: Vec<String> = others.iter().map(|line| line.number.to_string()).collect();
+            reason.push_str(&format!("; others are the lines {}", numbers.join(", ")));
+        }
+        if self.of_other_formats > 0 && self.count < all {
+            reason.push_str(
+                "; the log has lines of more than one format: divide the file, or give a --log-format that reads all of them",
+            );
+        }
+        Err(CliError::usage(reason))
+    }
+
+    /// A note on the lines that were left out, if there are any.
+    pub(crate) fn note(&self, all: u64) -> Option<String> {
+        let (bad, all) = (grouped(self.count), grouped(all));
+        let mut note = format!("{}: {bad} of {all} lines cannot be read and are left out:", self.name);
+        let mut hints = HashSet::new();
+        for BadLine { number, why, .. } in &self.first {
+            let why = if hints.insert(&why.hint) { why.to_string() } else { why.reason.clone() };
+            note.push_str(&format!("\n  line {number}: {why}"));
+        }
+        let more = self.count.saturating_sub(self.first.len() as u64);
+        if more > 0 {
+            note.push_str(&format!("\n  and {} more", grouped(more)));
+        }
+        (self.count > 0).then_some(note)
+    }
+
+    fn of(&self, line: &BadLine) -> String {
+        let advice = self
+            .advice
+            .filter(|_| line.why.hint.is_none() && line.why.misses_format)
+            .map(|advice| format!("; {advice}"));
+        format!("{}, line {}: {}{}", self.name, line.number, line.why, advice.unwrap_or_default())
+    }
+}
+
+/// How lines are read.
+#[derive(Args, Clone, Debug)]
+#[group(skip)]
+pub(crate) struct LineArgs {
+    /// Lines that may be unreadable: a share of all lines, such as 1%, or a number of lines. The first five are shown
+    #[arg(long, help_heading = HEADING, value_name = "SHARE", default_value = "1%")]
+    pub(crate) max_bad_lines: Bound,
+    /// Stop at the first line that cannot be read
+    #[arg(long, help_heading = HEADING, conflicts_with = "max_bad_lines")]
+    pub(crate) strict: bool,
+    /// Number of lines within which lines are sorted by time; more need more memory
+    #[arg(long, help_heading = HEADING, value_name = "LINES", default_value = "250000")]
+    pub(crate) sort_window: usize,
+}
+
+const HEADING: &str = "Lines";
+
+/// The most lines that may be unreadable.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(crate) enum Bound {
+    Percent(f64),
+    Lines(u64),
+}
+
+impl Bound {
+    fn allows(self, bad: u64, all: u64) -> bool {
+        match self {
+            Self::Percent(percent) => bad as f64 * 100.0 <= percent * all as f64,
+            Self::Lines(most) => bad <= most,
+        }
+    }
+}
+
+impl FromStr for Bound {
+    type Err = &'static str;
+
+    fn from_str(text: &str) -> Result<Self, Self::Err> {
+        let percent = text.strip_suffix('%').map(|number| number.trim().parse());
+        match (percent, text.parse()) {
+            (Some(Ok(percent)), _) if (0.0..=100.0).contains(&percent) => Ok(Self::Percent(percent)),
+            (None, Ok(lines)) => Ok(Self::Lines(lines)),
+            _ => Err("use a share from 0% to 100%, such as 0.5%, or a whole number of lines"),
+        }
+    }
+}
+
+impl Display for Bound {
+    fn fmt(&self, f: &mut Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Percent(percent) => write!(f, "{percent}%"),
+            Self::Lines(lines) => write!(f, "{lines}"),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_bound_is_a_share_or_a_number() {
+        for (text, bound) in [("1%", Bound::Percent(1.0)), ("0.5 %", Bound::Percent(0.5)), ("7", Bound::Lines(7))] {
+            assert_eq!(text.parse(), Ok(bound), "{text}");
+        }
+        for text in ["", "%", "-1", "0.5", "101%", "NaN%", "1 line"] {
+            assert!(text.parse::<Bound>().is_err(), "{text}");
+        }
+        let one = Bound::Percent(1.0);
+        assert!(one.allows(1, 100) && !one.allows(1, 99) && one.allows(0, 0) && !Bound::Lines(1).allows(2, 1000));
+    }
+}
