@@ -56,9 +56,7 @@ impl LogFormat {
 
     /// Advice for a line that no known format reads. Changes the reason if the line only begins like JSON.
     fn hint(&self, line: &str, reason: &mut String) -> Option<String> {
-        let collected = COLLECTORS.iter().filter_map(|collector| Some((collector, collector.rest(line)?)));
-        // Lines of `cri` begin as those of `docker`.
-        let collected = collected.min_by_key(|(_, rest)| rest.len());
+        let collected = collected(line);
         let inner = collected.map_or(line, |(_, rest)| rest);
         let is_collected_twice = COLLECTORS.iter().any(|collector| collector.rest(inner).is_some());
         let is_object = inner.starts_with('{') && !self.patterns.is_empty();
@@ -202,7 +200,10 @@ const BEHIND_PROXY: &str = "$http_x_forwarded_for - $remote_user [$time_local] \
 
 /// The formats to try, the most usual ones first.
 static KNOWN: LazyLock<Vec<LogFormat>> = LazyLock::new(|| {
-    let layouts = ["vhost", &format!("{BEHIND_PROXY}{HEADERS}"), BEHIND_PROXY, "json"].map(str::to_owned);
+    let mut layouts = vec!["vhost".to_owned(), "json".to_owned()];
+    for host in ["", "$host:$server_port ", "$host "] {
+        layouts.extend([HEADERS, ""].map(|headers| format!("{host}{BEHIND_PROXY}{headers}")));
+    }
     let mut texts = vec!["combined".to_owned(), "common".to_owned()];
     texts.extend_from_slice(&layouts);
     for Collector { name, .. } in COLLECTORS.iter() {
@@ -227,6 +228,7 @@ pub(in crate::study::replay) fn of_known_format(line: &str, given: &str) -> Opti
 
 /// The option for a line that begins with the name of a host, as a server writes it that looks names up.
 fn of_host_name(line: &str) -> Option<String> {
+    let (before, line) = collected(line).map_or((String::new(), line), |(by, rest)| (format!("{}:", by.name), rest));
     line.split(' ').next().filter(|name| is_host_name(name))?;
     let is_whole = |format: &&LogFormat| {
         let Ok(line) = format.read(line) else { return false };
@@ -234,7 +236,7 @@ fn of_host_name(line: &str) -> Option<String> {
         address(logname).is_none() && !user.contains(' ')
     };
     let format = &OF_NAMES.iter().find(is_whole)?.text;
-    Some(format!("--log-format '{format}' --key '%h' (if the first field is the name of the client) reads this line"))
+    Some(format!("--log-format '{before}{format}' --key '%h' (if the first field is the name of the client) reads this line"))
 }
 
 fn reads(format: &LogFormat, line: &str) -> bool {
@@ -310,6 +312,12 @@ static COLLECTORS: LazyLock<[Collector; 5]> = LazyLock::new(|| {
         begin,
     })
 });
+
+/// The collector of a line, and the line without its text. Lines of `cri` begin as those of `docker`.
+fn collected(line: &str) -> Option<(&'static Collector, &str)> {
+    let collected = COLLECTORS.iter().filter_map(|collector| Some((collector, collector.rest(line)?)));
+    collected.min_by_key(|(_, rest)| rest.len())
+}
 
 impl Collector {
     /// The line without the text before it.
