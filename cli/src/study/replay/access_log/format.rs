@@ -236,7 +236,9 @@ fn of_host_name(line: &str) -> Option<String> {
         address(logname).is_none() && !user.contains(' ')
     };
     let format = &OF_NAMES.iter().find(is_whole)?.text;
-    Some(format!("--log-format '{before}{format}' --key '%h' (if the first field is the name of the client) reads this line"))
+    Some(format!(
+        "--log-format '{before}{format}' --key '%h' (if the first field is the name of the client) reads this line"
+    ))
 }
 
 fn reads(format: &LogFormat, line: &str) -> bool {
