@@ -122,8 +122,10 @@ BEGIN
       ELSE a.ready_at
     END,
     a.id, s.item,
-    -- The job was denied before, because other jobs take the tokens that it waits for. Or another job has paid ahead.
-    a.is_refused AND a.ready_at > horizon AND (a.id = (a.job_group).refused_job OR s.balance < 0),
+    -- The job was denied before, because other groups take the tokens that it waits for, and not a job of its own that runs
+    -- again. Or another job has paid ahead.
+    a.is_refused AND a.ready_at > horizon
+      AND (a.id = (a.job_group).refused_job AND a.admitted = 0 OR s.balance < 0),
     greatest(call_ats[a.call], decided_at)
   FROM (
     SELECT

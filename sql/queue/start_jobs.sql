@@ -104,6 +104,7 @@ BEGIN
       IF answer.goes_on THEN
         job_group := answer.job_group;
         job_group.not_before := answer.ready_at;
+        job_group.refused_job := CASE WHEN answer.admitted_ids = '{}' THEN job_group.refused_job END;
         groups_left := groups_left || job_group;
       ELSIF answer.pays OR (answer.stops AND answer.refused_id = turn_id) THEN
         payer_ids := payer_ids || answer.refused_id;
