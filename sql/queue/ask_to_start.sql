@@ -74,8 +74,7 @@ BEGIN
     WHERE r.is_asked
     GROUP BY r.key, r.jobs, r.at, r.limit_names, r.limit_keys, r.counts
   )
-  SELECT a.ids, a.calls, c.ats, c.has_others, d.call_admitted, d.call_waits, d.item_refused, d.item_values,
-    d.decided_at
+  SELECT a.ids, a.calls, c.ats, c.has_others, d.call_admitted, d.call_waits, d.item_refused, d.item_values, d.decided_at
   INTO asked_ids, asked_calls, call_ats, has_others, times_admitted, call_waits, item_refused, item_values, decided_at
   FROM (
     SELECT
@@ -122,10 +121,8 @@ BEGIN
       ELSE a.ready_at
     END,
     a.id, s.item,
-    -- The job was denied before, because other groups take the tokens that it waits for, and not a job of its own that runs
-    -- again. Or another job has paid ahead.
-    a.is_refused AND a.ready_at > horizon
-      AND (a.id = (a.job_group).refused_job AND a.admitted = 0 OR s.balance < 0),
+    -- It was denied before, as others take its tokens (and no job of its group that runs again), or another job has paid ahead.
+    a.is_refused AND a.ready_at > horizon AND (a.id = (a.job_group).refused_job AND a.admitted = 0 OR s.balance < 0),
     greatest(call_ats[a.call], decided_at)
   FROM (
     SELECT

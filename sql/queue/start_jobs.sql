@@ -49,7 +49,6 @@ BEGIN
   pick := rate_limit._pick_jobs(
     queue_name, most, clock, horizon, groups, due_ids, front_ids, lowest_id, lowest_priority, 9 - passed_over, limit_names,
     slot_limit_names);
-
   turn_id := CASE WHEN passed_over >= 9 THEN pick.turn_id END;
   IF pick.is_contended THEN
     -- A group may be claimed before the time of its job that has paid ahead. Then it stops.
@@ -154,8 +153,7 @@ BEGIN
     started_leases[array_position(started_ids, holder_ids[nth])] := holder_leases[nth];
   END LOOP;
   PERFORM rate_limit._write(b, b, false)
-  FROM unnest(slot_buckets) AS b
-  WHERE b.ts IS NOT NULL;
+  FROM unnest(slot_buckets) AS b WHERE b.ts IS NOT NULL;
 
   passed := CASE WHEN pick.turn_id <> ALL (started_ids) THEN passed_over + cardinality(started_ids) ELSE 0 END;
   IF repaid_ids <> '{}' THEN -- Jobs that neither start nor pay again have no payment any more.

@@ -503,8 +503,8 @@ async fn a_job_that_returns_to_the_line_makes_no_other_pay_ahead() {
     until(second).await;
 }
 
-/// A walk over changed limits, and the end of a pause, let a group ask before its tokens are there. Then its first job is denied for
-/// the second time, although no other has taken them, so it pays nothing ahead.
+/// A walk over changed limits, and the end of a pause, let a group ask before its tokens have arrived. Then its first job is denied
+/// for the second time, although no other has taken them, so it pays nothing ahead.
 #[tokio::test]
 async fn a_group_that_is_asked_too_early_does_not_pay_ahead() {
     let walk = "SELECT rate_limit._retime_jobs('q', 'w', NULL, NULL, ARRAY['l'], ARRAY['token_bucket'], \
