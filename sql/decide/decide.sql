@@ -19,8 +19,8 @@
 --                   that no other lease of the bucket has; NULL: the call needs none. The rate of such a limit is the number
 --                   of slots, and its period the length of a lease. If the lease has ended, a renewal is denied, and the item
 --                   of a release is refused
---   holds_rows      the caller may already have locked rows of these buckets: so this creates no bucket, and waits for no other
---                   row of a sharded one. Where it would have to, it fails (40001)
+--   holds_rows      the caller may already have locked rows of these buckets: so this creates no bucket, and waits for no row.
+--                   Where it would have to, it fails (40001)
 --
 -- Results:
 --   call_admitted   how many times each call was allowed; NULL: all of them

@@ -8,9 +8,9 @@
 -- row. Then this function locks that row and all later rows to be written, and decides the allowed calls again.
 --
 -- To avoid deadlocks, all transactions lock rows in one order: new rows first, then existing ones, each by (name, key, shard)
--- in bytes. A transaction that has locked existing rows inserts no new rows, except further shards of a bucket if it has
--- locked the bucket's shard 0. An error is never caught: after a caught 40001 the transaction could commit a decision based
--- on a stale row.
+-- in bytes. A transaction that has locked existing rows waits for no row that it did not find before, and inserts no new rows,
+-- except further shards of a bucket if it has locked the bucket's shard 0. An error is never caught: after a caught 40001 the
+-- transaction could commit a decision based on a stale row.
 CREATE OR REPLACE FUNCTION rate_limit._decide_each(
   limit_kinds text[], limit_rates double precision[], limit_periods bigint[], limit_capacities double precision[],
   limit_max_reserved double precision[], limit_starts bigint[], limit_resolutions integer[], limit_shards integer[],
@@ -93,16 +93,20 @@ BEGIN
     call_waits := decided.call_waits;
     item_refused := decided.item_refused;
     item_values := decided.item_values;
-    -- Insert new rows before locking existing ones.
     was_locked := is_locked;
     is_in_doubt := false;
     FOR b IN 1 .. buckets LOOP
       changed[b] := coalesce(changed[b], false) AND ((before[b]).ts IS NOT NULL OR (after[b]).ts IS NOT NULL);
-      CONTINUE WHEN NOT changed[b] OR is_locked[b] OR (before[b]).ts IS NOT NULL;
-      IF holds_rows OR (locks AND true = ANY (was_locked)) THEN -- The row was deleted.
+      CONTINUE WHEN NOT changed[b] OR is_locked[b] OR NOT (holds_rows OR (locks AND true = ANY (was_locked)));
+      -- Rows are locked that may come later in the order. The row of this bucket was deleted, or was missing before.
+      IF (before[b]).ts IS NULL OR (rate_limit._held(ARRAY[bucket_names[b]], ARRAY[bucket_keys[b]]))[1] THEN
         RAISE EXCEPTION 'could not serialize access to a bucket'
           USING ERRCODE = 'serialization_failure', HINT = 'Retry the transaction.';
       END IF;
+    END LOOP;
+    -- Insert new rows before locking existing ones.
+    FOR b IN 1 .. buckets LOOP
+      CONTINUE WHEN NOT changed[b] OR is_locked[b] OR (before[b]).ts IS NOT NULL;
       bucket := after[b];
       INSERT INTO rate_limit.rate_limits (name, key, shard, shards, value, ts, idle_at, detail)
       VALUES (bucket.name, bucket.key, 0, bucket.shards, bucket.value, bucket.ts, bucket.idle_at, bucket.detail)

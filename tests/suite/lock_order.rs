@@ -15,6 +15,12 @@ async fn deadlocks(database: &Database) -> i64 {
     sqlx::query_scalar(sql).fetch_one(&database.pool).await.expect("the count")
 }
 
+/// Whether a session waits for a lock of this one.
+async fn blocked_by(database: &Database, pid: i32) -> bool {
+    let sql = "SELECT EXISTS (SELECT FROM pg_stat_activity WHERE $1 = ANY (pg_blocking_pids(pid)))";
+    sqlx::query_scalar(sql).bind(pid).fetch_one(&database.pool).await.expect("the waits")
+}
+
 /// A third transaction keeps the new row locked until both callers wait for it. Then one of them locks it, and the other must
 /// not have locked the existing row.
 #[tokio::test]
@@ -96,6 +102,74 @@ async fn a_call_that_waited_for_a_row_inserts_none() {
         }
         second.await.expect("a task").unwrap_or_else(|code| panic!("{code}: {level}, {change}, {call}"));
         assert_eq!(deadlocks(&database).await, 0, "{level}, {change}, {call}");
+    }
+}
+
+/// While a caller waits for the row of b, the row of a, which it has found missing, is created, and a transaction that holds it
+/// waits for b. So the caller must not wait for a.
+#[tokio::test]
+async fn a_call_that_found_no_row_does_not_wait_for_it_later() {
+    let resets = |op: &'static str| Ask { op, ..Ask::limit(&["a", "b"], 1.0, 1, 1e6) }.group();
+    for (call, level) in [resets("reset"), resets("credit")].iter().flat_map(|call| LEVELS.map(|level| (call, level))) {
+        let database = Database::migrated().await;
+        let mut conn = session(&database, "READ COMMITTED").await;
+        assert!(run(&mut conn, &Ask::limit(&["b"], 1.0, 1, 1e6).group()).await.expect("a decision").ok);
+        let mut holder = database.pool.begin().await.expect("begin");
+        assert!(run(&mut holder, &Ask::limit(&["b"], 1.0, 1, 1e6).group()).await.expect("a decision").ok);
+        let mut caller = session(&database, level).await;
+        let sql = call.clone();
+        let caller = tokio::spawn(async move { run(&mut caller, &sql).await });
+        until_waiting(&database, 1).await;
+        assert!(run(&mut conn, &Ask::limit(&["a"], 1.0, 1, 1e6).group()).await.expect("a decision").ok);
+        let other = tokio::spawn(async move { run(&mut conn, &Ask::limit(&["a", "b"], 1.0, 1, 1e6).group()).await });
+        until_waiting(&database, 2).await;
+        holder.commit().await.expect("commit");
+        if let Err(code) = caller.await.expect("a task") {
+            assert_eq!(code, "40001", "{level}, {call}");
+        }
+        other.await.expect("a task").unwrap_or_else(|code| panic!("{code}: {level}, {call}"));
+        assert_eq!(deadlocks(&database).await, 0, "{level}, {call}");
+    }
+}
+
+/// The row of a is deleted while the UPDATE of the caller waits for it, and is created again while it waits for the row of b. A
+/// transaction that holds the new row waits for b. So the caller, which has locked b, must not wait for a.
+#[tokio::test]
+async fn a_call_that_locked_a_later_row_does_not_wait_for_an_earlier_one() {
+    for (call, level) in [FEW, SUMS].iter().flat_map(|call| LEVELS.map(|level| (*call, level))) {
+        let database = Database::migrated().await;
+        let mut conn = session(&database, "READ COMMITTED").await;
+        assert!(run(&mut conn, &Ask::limit(&["a", "b"], 1.0, 1, 1e6).group()).await.expect("a decision").ok);
+        let mut caller = session(&database, level).await;
+        for _ in 0..5 {
+            caller.execute(call).await.expect("a decision");
+        }
+        let mut deleter = database.pool.begin().await.expect("begin");
+        deleter.execute("DELETE FROM rate_limit.rate_limits WHERE key = 'a'").await.expect("a deletion");
+        let mut holder = database.pool.begin().await.expect("begin");
+        holder.execute("SELECT FROM rate_limit.rate_limits WHERE key = 'b' FOR UPDATE").await.expect("a lock");
+        let holder_pid: i32 =
+            sqlx::query_scalar("SELECT pg_backend_pid()").fetch_one(&mut *holder).await.expect("a pid");
+        let caller = tokio::spawn(async move { caller.execute(call).await.map_err(|error| code(&error)) });
+        until_waiting(&database, 1).await;
+        deleter.commit().await.expect("commit");
+        // It now waits for b, has failed, or has been decided without b.
+        for _ in 0..200 {
+            if caller.is_finished() || blocked_by(&database, holder_pid).await {
+                break;
+            }
+            tokio::time::sleep(Duration::from_millis(5)).await;
+        }
+        assert!(run(&mut conn, &Ask::limit(&["a"], 1.0, 1, 1e6).group()).await.expect("a decision").ok);
+        let waiters = if caller.is_finished() { 1 } else { 2 };
+        let other = tokio::spawn(async move { run(&mut conn, &Ask::limit(&["a", "b"], 1.0, 1, 1e6).group()).await });
+        until_waiting(&database, waiters).await;
+        holder.commit().await.expect("commit");
+        if let Err(code) = caller.await.expect("a task") {
+            assert_eq!(code, "40001", "{level}, {call}");
+        }
+        other.await.expect("a task").unwrap_or_else(|code| panic!("{code}: {level}, {call}"));
+        assert_eq!(deadlocks(&database).await, 0, "{level}, {call}");
     }
 }
 
