@@ -14,6 +14,7 @@ use crate::combine::beside::{Beside, HeldBuckets};
 use crate::combine::connection::LOCK_TIMEOUT;
 use crate::combine::in_flight::InFlight;
 use crate::combine::lane::{Lane, Refused, Waiting};
+use crate::combine::lent::Lent;
 use crate::error::{Cause, Error, NoRuntime, clone_error};
 use crate::observability;
 use crate::retry::{Attempts, longest};
@@ -105,6 +106,7 @@ pub(crate) struct Lanes<C, A, T> {
     in_flight: InFlight,
     /// Whether a call has named several buckets. Two lanes can then need the same bucket.
     have_groups: AtomicBool,
+    lent: Lent,
 }
 
 impl<C, A, T: Default> Lanes<C, A, T> {
@@ -114,6 +116,7 @@ impl<C, A, T: Default> Lanes<C, A, T> {
             beside: Beside::default(),
             in_flight: InFlight::default(),
             have_groups: AtomicBool::new(false),
+            lent: Lent::default(),
         }
     }
 
@@ -133,6 +136,7 @@ impl<C, A, T: Default> Lanes<C, A, T> {
     /// Stops accepting calls, and waits until all accepted calls have their answers.
     pub(crate) async fn close(&self) {
         self.lanes.iter().for_each(Lane::shut); // Shut all of them before waiting for any.
+        self.lent.take_over();
         // Calls that wait beside a lane may go back to it.
         loop {
             for lane in &self.lanes {
@@ -159,17 +163,18 @@ pub(crate) async fn submit<W: Batched>(
     let (reply, answer) = oneshot::channel();
     let deadline = Instant::now() + longest(work.transactor().retry.deadline);
     let waiting = Waiting { call, deadline, span: observability::asking(), reply };
-    match work.lanes().lanes[nth].push(waiting, max_waiting) {
-        Ok(true) => drop(runtime.spawn(drive(Arc::clone(work), nth))),
-        Ok(false) => {}
-        Err(Refused::Closed) => return Err(Error::Closed),
-        Err(Refused::Full) => return Err(Error::Overloaded { waiting: max_waiting }),
-    }
-    match answer.await {
-        Ok(answer) => answer,
-        // The driver's runtime ended while the call was being sent.
-        Err(_) => Err(Error::OutcomeUnknown { last: sqlx::Error::WorkerCrashed }),
-    }
+    let lanes = work.lanes();
+    let borrowed = lanes.lent.start(runtime, || {
+        let is_alone = lanes.lanes.iter().all(Lane::is_idle) && lanes.beside.is_empty();
+        let starts = lanes.lanes[nth].push(waiting, max_waiting)?;
+        Ok(starts.then(|| (drive(Arc::clone(work), nth), is_alone)))
+    });
+    let borrowed = borrowed.map_err(|refused| match refused {
+        Refused::Closed => Error::Closed,
+        Refused::Full => Error::Overloaded { waiting: max_waiting },
+    })?;
+    // Without an answer, the driver's runtime ended while the call was being sent.
+    borrowed.until(answer).await.unwrap_or(Err(Error::OutcomeUnknown { last: sqlx::Error::WorkerCrashed }))
 }
 
 type WaitingCall<W> = Waiting<<W as Batched>::Call, <W as Batched>::Answer>;

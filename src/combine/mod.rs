@@ -11,6 +11,7 @@ mod connection;
 mod driver;
 mod in_flight;
 mod lane;
+mod lent;
 mod short;
 
 pub(crate) use combiner::Combiner;

@@ -10,6 +10,7 @@ mod charge_all;
 mod citus;
 mod citus_costs;
 mod combining;
+mod combining_alone;
 mod combining_exact;
 mod combining_faults;
 mod combining_order;
