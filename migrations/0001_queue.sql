@@ -128,7 +128,7 @@ BEGIN
   END IF;
   IF pg_catalog.to_regclass($name$rate_limit.jobs_turns$name$) IS NULL THEN
     CREATE INDEX jobs_turns
-      ON rate_limit.jobs (queue, key, priority DESC, run_at, id) WHERE awaits_turn;
+      ON rate_limit.jobs (queue, key, priority DESC, run_at, id) WHERE awaits_turn AND blocked_by IS NULL;
   END IF;
   IF pg_catalog.to_regclass($name$rate_limit.jobs_paid$name$) IS NULL THEN
     CREATE INDEX jobs_paid

@@ -31,7 +31,7 @@ BEGIN
     AND NOT EXISTS (
       SELECT
       FROM rate_limit.jobs AS j
-      WHERE j.queue = queue_name AND j.key = t.key AND j.awaits_turn
+      WHERE j.queue = queue_name AND j.key = t.key AND j.state = 'scheduled' AND j.awaits_turn
     );
   UPDATE rate_limit.turns AS t
   SET

@@ -79,7 +79,7 @@ BEGIN
         clock + coalesce(taken[2], 0)::bigint + (random() * job_jitters[1])::bigint, job_not_befores[1],
         CASE
           WHEN job_not_befores[1] IS NULL AND job_jitters[1] = 0
-          THEN rate_limit._last_time(queue_name, job_keys[1], job_priorities[1], bucket_names, bucket_keys)
+          THEN rate_limit._last_time(queue_name, job_keys[1], job_priorities[1], bucket_names, bucket_keys, clock)
         END),
       job_not_befores[1], nullif(job_jitters[1], 0), job_payloads[1]::jsonb, bucket_names, bucket_keys, item_counts,
       job_max_attempts[1], clock

@@ -93,7 +93,8 @@ BEGIN
             THEN rate_limit._last_time(
               queue_name, u.key, u.priority,
               ARRAY(SELECT bucket_names[b] FROM unnest(item_buckets[u.last_item - u.size + 1:u.last_item]) AS b),
-              ARRAY(SELECT bucket_keys[b] FROM unnest(item_buckets[u.last_item - u.size + 1:u.last_item]) AS b))
+              ARRAY(SELECT bucket_keys[b] FROM unnest(item_buckets[u.last_item - u.size + 1:u.last_item]) AS b),
+              clock + coalesce(u.wait, 0))
           END
         ) AS slot
     ) AS s

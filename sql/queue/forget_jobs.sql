@@ -103,7 +103,7 @@ BEGIN
     AND NOT EXISTS (
       SELECT
       FROM rate_limit.jobs AS j
-      WHERE j.queue = t.queue AND j.key = t.key AND j.awaits_turn
+      WHERE j.queue = t.queue AND j.key = t.key AND j.state = 'scheduled' AND j.awaits_turn
     );
   UPDATE rate_limit.turns AS t -- Its pause ends with its row in `groups`.
   SET reserved_until = 0

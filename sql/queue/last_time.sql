@@ -1,8 +1,9 @@
 -- Returns the time of the last waiting job of a group and priority that needs tokens of these buckets. A new job does not start
 -- before it, even if its tokens are available earlier, because the limit grants more than it did, or tokens were given back. Jobs
--- with a time of their own (a not_before, a jitter, an attempt that has failed) do not count. It looks at the last 100 jobs.
+-- with a time of their own (a not_before, a jitter, an attempt that has failed) do not count. It looks at the last 100 jobs after
+-- the time `after`.
 CREATE OR REPLACE FUNCTION rate_limit._last_time(
-  queue_name text, job_key text, job_priority integer, names text[], bucket_keys text[]
+  queue_name text, job_key text, job_priority integer, names text[], bucket_keys text[], after bigint
 ) RETURNS bigint LANGUAGE plpgsql STABLE
 AS $function$
 BEGIN
@@ -12,7 +13,7 @@ BEGIN
       SELECT j.*
       FROM rate_limit.jobs AS j
       WHERE j.queue = queue_name AND j.key = job_key AND j.state = 'scheduled' AND j.state IN ('scheduled', 'available')
-        AND j.priority = job_priority AND NOT j.awaits_turn
+        AND j.priority = job_priority AND NOT j.awaits_turn AND j.run_at > after
       ORDER BY j.run_at DESC, j.id DESC
       LIMIT 100
     ) AS l

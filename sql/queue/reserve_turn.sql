@@ -14,12 +14,13 @@ BEGIN
     rate_limit._again(
       job, limit_names, limit_kinds, limit_rates, limit_periods, limit_capacities, limit_starts, limit_shards)
       + (random() * coalesce(job.jitter, 0))::bigint,
-    CASE
-      WHEN job.not_before IS NULL AND job.jitter IS NULL
-      THEN rate_limit._last_time(job.queue, job.key, job.priority, job.limit_names, job.limit_keys)
-    END,
     -- Not before the jobs of the last turn, which may be in line: two readings of the clock may be far apart.
     (SELECT t.reserved_until FROM rate_limit.turns AS t WHERE t.queue = job.queue AND t.key = job.key));
+  IF job.not_before IS NULL AND job.jitter IS NULL THEN
+    -- Only jobs after this time: before it, there may be a million that wait for their turns.
+    ready := greatest(
+      ready, rate_limit._last_time(job.queue, job.key, job.priority, job.limit_names, job.limit_keys, ready));
+  END IF;
   UPDATE rate_limit.jobs AS j
   SET awaits_turn = false, run_at = ready
   WHERE j.id = job.id;

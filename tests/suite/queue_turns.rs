@@ -429,3 +429,46 @@ async fn jobs_with_an_unknown_limit_wait_for_a_worker_that_knows_it() {
     assert_eq!(count(&database, blocked).await, 1);
     work_until_done(&queue, quick(), done(), 2).await;
 }
+
+/// The pages that a look at the turns reads, while a group has jobs of two priorities that are due.
+async fn pages_of_a_look(database: &Database) -> i64 {
+    let sql = "EXPLAIN (ANALYZE, BUFFERS, COSTS false) SELECT rate_limit._take_turns('turns', '{api}', '{token_bucket}', '{20}',
+        '{1000000}', '{1}', '{NULL}', '{1}', '{}')";
+    let mut conn = database.pool.acquire().await.expect("a connection");
+    let mut pages = 0;
+    for _ in 0..2 {
+        // The first call of a session reads the catalog.
+        sqlx::raw_sql("BEGIN").execute(&mut *conn).await.expect("begin");
+        let plan: Vec<String> = sqlx::query_scalar(sql).fetch_all(&mut *conn).await.expect("a plan");
+        sqlx::raw_sql("ROLLBACK").execute(&mut *conn).await.expect("rollback");
+        let buffers = plan.iter().find(|line| line.contains("Buffers: shared")).expect("the buffers");
+        let numbers = buffers.split(['=', ' ']).filter_map(|word| word.parse::<i64>().ok());
+        pages = numbers.take(2).sum(); // "hit" and perhaps "read"
+    }
+    pages
+}
+
+/// They are due, but their group has had its turn, or no worker can start them.
+#[tokio::test]
+async fn a_turn_reads_few_of_the_jobs_that_wait() {
+    let database = Database::migrated().await;
+    let queue = turns(&database).await;
+    enqueue(&queue, job("api", "a")).await;
+    let copy = async |times: u32, blocked_by: &str| {
+        let copy = format!(
+            "INSERT INTO rate_limit.jobs (queue, key, priority, run_at, payload, max_attempts, limit_names, limit_keys, counts,
+               enqueued_at, weight, awaits_turn, blocked_by)
+             SELECT j.queue, j.key, j.priority, j.run_at, j.payload, j.max_attempts, j.limit_names, j.limit_keys, j.counts,
+               j.enqueued_at, j.weight, true, {blocked_by}
+             FROM (SELECT * FROM rate_limit.jobs LIMIT 1) AS j, generate_series(1, {times})"
+        );
+        database.execute(&copy).await;
+        database.execute("VACUUM ANALYZE rate_limit.jobs").await;
+    };
+    copy(300, "NULL").await; // Ten turns are looked at, and at most 100 jobs.
+    let before = pages_of_a_look(&database).await;
+    copy(40_000, "'unknown'").await;
+    copy(40_000, "NULL").await;
+    let after = pages_of_a_look(&database).await;
+    assert!(after <= 2 * before + 100, "{after} pages, {before} before"); // The indexes have one more level.
+}
