@@ -70,7 +70,7 @@ pub(crate) async fn run(args: ReplayArgs, database: Database) -> Result<()> {
     let sourced = sourced.ok_or_else(|| {
         CliError::usage("no limits given: use --limits FILE, or store them with `pg-limiter limits apply`")
     })?;
-    let recording = read(&args, sourced, file.is_some())?;
+    let recording = read(&args, sourced)?;
     recording.summary.notes.iter().for_each(output::note);
     let pictured = file.map(|_| Pictured::new(&recording, &args.plot, args.only_key.as_deref()));
     let mut pictured = pictured.transpose()?;
@@ -142,10 +142,8 @@ struct Pictured {
 impl Pictured {
     fn new(recording: &Recording, args: &PlotArgs, only_key: Option<&str>) -> Result<Self> {
         let Recording { limits, summary, .. } = recording;
-        let bins = match summary.span {
-            Some((first, last)) => args.bins(first, last, summary.resolution)?,
-            None => Bins::over(0, 0, None, 1)?,
-        };
+        let (first, last) = summary.span.unwrap_or_default();
+        let bins = Bins::over(first, last, args.bin, summary.resolution)?;
         let only_key = only_key.map(|text| recording.key_named(text));
         let mut buckets = recording.buckets();
         if buckets.is_empty() {
@@ -207,9 +205,9 @@ impl Pictured {
     }
 }
 
-fn read(args: &ReplayArgs, sourced: Sourced, needs_keys: bool) -> Result<Recording> {
+fn read(args: &ReplayArgs, sourced: Sourced) -> Result<Recording> {
     match (&args.events, args.apply.as_slice(), &args.access_log) {
-        (Some(events), ..) => Recording::read(Source::open(events)?, None, sourced.limits, &args.lines, needs_keys),
+        (Some(events), ..) => Recording::read(Source::open(events)?, None, sourced.limits, &args.lines),
         (None, applied @ [_, ..], Some(log)) => {
             let applied = named(&sourced, "--apply", applied)?;
             if let Some((name, _)) = applied.iter().find(|(_, limit)| limit.kind() == Kind::Concurrency) {
@@ -221,7 +219,7 @@ fn read(args: &ReplayArgs, sourced: Sourced, needs_keys: bool) -> Result<Recordi
                 return Err(CliError::usage("--json prints the decisions of one limit: give --apply once"));
             }
             let (source, log) = (Source::open(log)?, Log::new(&args.log, &applied)?);
-            Recording::read(source, Some(log), sourced.limits, &args.lines, needs_keys)
+            Recording::read(source, Some(log), sourced.limits, &args.lines)
         }
         _ => Err(CliError::usage("nothing to replay: use --events FILE, or --apply NAME and --access-log FILE")),
     }
@@ -269,7 +267,7 @@ pub(crate) async fn panels_of_log(
     let limits = defined(named)?;
     let source = Source::bytes("the access log", log)?;
     let lines = LineArgs { max_bad_lines: Bound::Percent(1.0), strict: false, sort_window: 250_000 };
-    let recording = Recording::read(source, Some(Log::new(options, named)?), limits, &lines, true)?;
+    let recording = Recording::read(source, Some(Log::new(options, named)?), limits, &lines)?;
     if recording.summary.lines == 0 {
         return Err(CliError::usage("the access log has no lines"));
     }

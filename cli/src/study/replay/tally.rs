@@ -195,11 +195,7 @@ impl Decisions {
 
     /// Prints the lines that follow the last one.
     pub(super) fn print(&mut self) -> Result<()> {
-        let mut lines = Vec::new();
-        while let Some(text) = self.waiting.remove(&self.next) {
-            lines.push(text);
-            self.next += 1;
-        }
-        if lines.is_empty() { Ok(()) } else { output::lines(lines) }
+        let next = || self.waiting.remove(&self.next).inspect(|_| self.next += 1);
+        output::lines(std::iter::from_fn(next))
     }
 }

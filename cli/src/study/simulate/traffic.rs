@@ -261,30 +261,23 @@ impl Pace {
 impl Traffic {
     /// The time of each call, in order and before the end. The same seed gives the same times.
     pub(super) fn times(&self) -> Vec<i64> {
-        let mut chance = Pcg64::seed_from_u64(self.seed);
         let (gap, end) = (self.pace.gap(), self.length as f64);
-        let mut times = Vec::new();
-        let mut draw = |chance: &mut Pcg64, from: f64, to: f64| {
-            let mut at = from + exponential(chance, gap);
-            while at < to {
+        if self.shape == Shape::Constant {
+            let calls = (0..).map(|nth| (f64::from(nth) * gap).round());
+            return calls.take_while(|at| *at < end).map(|at| at as i64).collect();
+        }
+        let mut chance = Pcg64::seed_from_u64(self.seed);
+        let (mut times, mut start) = (Vec::new(), 0.0);
+        while start < end {
+            // Calls without pauses are one burst, until the end.
+            let has_pauses = self.shape == Shape::Bursts;
+            let stop = if has_pauses { start + exponential(&mut chance, self.burst * gap) } else { end };
+            let mut at = start + exponential(&mut chance, gap);
+            while at < stop.min(end) {
                 times.push(at as i64);
-                at += exponential(chance, gap);
+                at += exponential(&mut chance, gap);
             }
-        };
-        match self.shape {
-            Shape::Constant => {
-                let calls = (0..).map(|nth| (f64::from(nth) * gap).round());
-                return calls.take_while(|at| *at < end).map(|at| at as i64).collect();
-            }
-            Shape::Poisson => draw(&mut chance, 0.0, end),
-            Shape::Bursts => {
-                let mut start = 0.0;
-                while start < end {
-                    let stop = start + exponential(&mut chance, self.burst * gap);
-                    draw(&mut chance, start, stop.min(end));
-                    start = stop + exponential(&mut chance, self.pause as f64);
-                }
-            }
+            start = stop + exponential(&mut chance, self.pause as f64);
         }
         times
     }
