@@ -19,7 +19,7 @@ pub(super) struct LimitArgs {
     /// stored in the database]
     #[arg(long, help_heading = HEADING, value_name = "FILE", conflicts_with_all = INLINE.split(' '))]
     #[serde(skip)]
-    limits: Option<PathBuf>,
+    pub(super) limits: Option<PathBuf>,
     /// Define the limit inline: its kind, token_bucket, fixed_window, sliding_window, calendar_window, concurrency with
     /// --capacity and --lease, or gate, which has no other option [default: token_bucket, calendar_window with --every,
     /// concurrency with --lease]
@@ -139,16 +139,13 @@ impl LimitArgs {
             }
             None if !self.is_inline() => Err(no_limit()),
             None => {
-                let limits = Limits::new().define(name, self.inline()?).map_err(CliError::usage)?;
+                let usual = if self.every.is_some() { Kind::CalendarWindow } else { Kind::TokenBucket };
+                let limit = self.read(self.inline_kind().unwrap_or(usual), |_| true)?;
+                let limits = Limits::new().define(name, limit).map_err(CliError::usage)?;
                 input::warn(&limits);
                 Ok(limits)
             }
         }
-    }
-
-    /// The path of the limits file, if one is given.
-    pub(super) fn file(&self) -> Option<&Path> {
-        self.limits.as_deref()
     }
 
     /// The inline limit. Without `--kind`, returns one limit of each of `kinds`, with the options that apply to it.
@@ -174,11 +171,6 @@ impl LimitArgs {
             )));
         }
         kinds.iter().map(|kind| self.read(*kind, |option| kind.has_option(option))).collect()
-    }
-
-    fn inline(&self) -> Result<Limit> {
-        let usual = if self.every.is_some() { Kind::CalendarWindow } else { Kind::TokenBucket };
-        self.read(self.inline_kind().unwrap_or(usual), |_| true)
     }
 
     /// The kind, if the options name one.

@@ -65,6 +65,10 @@ const COUNT: &str = "{spinner} {msg}: {human_pos}";
 const BYTES: &str = "{msg} [{bar:25}] {bytes}/{total_bytes} {eta}";
 const BAR: &str = "{msg} [{bar:25}] {human_pos}/{human_len} {eta}";
 
+/// Whether standard error is a terminal that can erase a line.
+static IS_DRAWN: LazyLock<bool> =
+    LazyLock::new(|| io::stderr().is_terminal() && std::env::var_os("TERM").is_some_and(|term| term != "dumb"));
+
 /// All that is drawn at this moment, on standard error.
 static DRAWN: LazyLock<MultiProgress> = LazyLock::new(MultiProgress::new);
 
@@ -106,7 +110,7 @@ impl Progress {
         }
         let mut progress = Self { bar, appearance: None };
         progress.now(what);
-        if is_drawn() {
+        if *IS_DRAWN {
             let bar = progress.bar.clone();
             let appearance = tokio::spawn(async move {
                 tokio::time::sleep(MOMENT).await;
@@ -148,14 +152,7 @@ impl Drop for Progress {
 
 /// Writes to the terminal while the progress is out of the way.
 pub(super) fn aside<T>(write: impl FnOnce() -> T) -> T {
-    if is_drawn() { DRAWN.suspend(write) } else { write() }
-}
-
-/// Whether standard error is a terminal that can erase a line.
-fn is_drawn() -> bool {
-    static IS_DRAWN: LazyLock<bool> =
-        LazyLock::new(|| io::stderr().is_terminal() && std::env::var_os("TERM").is_some_and(|term| term != "dumb"));
-    *IS_DRAWN
+    if *IS_DRAWN { DRAWN.suspend(write) } else { write() }
 }
 
 /// Locks what is drawn, while a bar appears or is removed.

@@ -26,7 +26,7 @@ pub(crate) struct DemoArgs {
 }
 
 pub(crate) async fn run(args: &DemoArgs, database: Database) -> Result<()> {
-    let running = database.start_durable().await?;
+    let running = database.start(true).await?;
     let mut stage = Stage::set(&running, args.json).await?;
     let shown = show(&mut stage).await;
     // The schema is dropped in any case. If both steps fail, the first error is returned.

@@ -32,7 +32,7 @@ const WALKERS: u32 = 512;
 const TURNS: u32 = 4;
 
 pub(crate) async fn run(args: BenchArgs, database: Database) -> Result<()> {
-    let running = database.start_durable().await?;
+    let running = database.start(true).await?;
     let setup = BenchSetup::open(&running, &args).await?;
     let interrupted = interrupt();
     let measured = tokio::select! {

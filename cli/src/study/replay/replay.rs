@@ -75,7 +75,7 @@ pub(crate) async fn run(args: ReplayArgs, database: Database) -> Result<()> {
     let pictured = file.map(|_| Pictured::new(&recording, &args.plot, args.only_key.as_deref()));
     let mut pictured = pictured.transpose()?;
 
-    let running = database.start().await?;
+    let running = database.start(false).await?;
     let mut sandbox = Sandbox::open(&running).await?;
     let calls = usize::try_from(recording.summary.calls).unwrap_or(usize::MAX);
     let progress = Progress::parts("replaying", calls.saturating_mul(recording.passes()));

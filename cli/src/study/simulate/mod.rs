@@ -20,7 +20,7 @@ use crate::output::{self, Progress};
 use crate::study::plot::{Bar, Became, Bins, Clock, Panel, Picture};
 use crate::study::replay::{CHUNK, Sandbox, Timed};
 pub(crate) use crate::study::simulate::traffic::SimulateArgs;
-use crate::study::simulate::traffic::{MOST_CALLS, Traffic};
+use crate::study::simulate::traffic::{MOST_CALLS, OnDenial, Traffic};
 use crate::text::{aligned, grouped, percent, period_micros, tokens, wait};
 use pg_limiter::{Call, Item, Kind, LeaseId, Limit, Limits, Op};
 
@@ -72,9 +72,9 @@ impl<'a> Prepared<'a> {
 
     /// A call, which takes slots under this lease.
     fn call(&self, name: &str, lease: Option<LeaseId>) -> Call {
-        let traffic = &self.args.traffic;
-        let call = Call::from(self.item(name).count(traffic.count).leave(traffic.leave.unwrap_or_default()));
-        let call = if traffic.reserve { call.reserve() } else { call };
+        let args = self.args;
+        let call = Call::from(self.item(name).count(args.count).leave(args.leave.unwrap_or_default()));
+        let call = if args.reserve { call.reserve() } else { call };
         if let Some(lease) = lease { call.lease(lease) } else { call }
     }
 
@@ -92,7 +92,7 @@ impl<'a> Prepared<'a> {
     async fn play(&self, mut panel: Panel, sandbox: &mut Sandbox, progress: &Progress) -> Result<Simulated> {
         let Self { args, limits, times, traffic, .. } = self;
         let (name, limit) = (Arc::clone(&panel.name), panel.limit);
-        let (count, retry) = (args.traffic.count, args.retries());
+        let (count, retry) = (args.count, args.denied == OnDenial::Retry);
         let mut outcome = Outcome { calls: times.len() as u64, ..Outcome::default() };
         // Slots, each times how long it was held, in microseconds.
         let mut slots = 0.0;
@@ -197,10 +197,10 @@ pub(crate) async fn run(args: SimulateArgs, database: Database) -> Result<()> {
     let file = args.plot.file()?;
     let stored = if args.limit.means_stored() { Sourced::stored(&database).await? } else { None };
     let prepared = Prepared::new(&args, stored, None)?;
-    if args.limit.file().is_none() {
+    if args.limit.limits.is_none() {
         input::warn(&prepared.limits);
     }
-    let running = database.start().await?;
+    let running = database.start(false).await?;
     let mut sandbox = Sandbox::open(&running).await?;
     let progress = Progress::parts("simulating", prepared.named.len() * prepared.times.len());
     let simulated = prepared.run(args.json || file.is_some(), &mut sandbox, &progress).await?;
@@ -208,8 +208,11 @@ pub(crate) async fn run(args: SimulateArgs, database: Database) -> Result<()> {
     sandbox.close().await?;
 
     let heading = prepared.traffic.describe();
-    let lines =
-        if args.json { simulated.iter().map(object).collect() } else { table(&heading, &simulated, args.retries()) };
+    let lines = if args.json {
+        simulated.iter().map(object).collect()
+    } else {
+        table(&heading, &simulated, args.denied == OnDenial::Retry)
+    };
     if let Some(file) = file {
         let panels = simulated.into_iter().map(|one| one.panel).collect();
         Picture { heading, clock: Clock::Elapsed, panels }.save(file)?;

@@ -185,13 +185,6 @@ impl FromStr for LogFormat {
     }
 }
 
-/// The formats of lines that begin with the name of a host.
-static OF_NAMES: LazyLock<Vec<LogFormat>> = LazyLock::new(|| {
-    let common = "%h %l %u %t \"%r\" %>s %b";
-    let combined = format!("{common} \"%{{Referer}}i\" \"%{{User-Agent}}i\"");
-    [combined.as_str(), common].into_iter().filter_map(|text| text.parse().ok()).collect()
-});
-
 const BEHIND_PROXY: &str = "$http_x_forwarded_for - $remote_user [$time_local] \"$request\" $status $body_bytes_sent";
 
 /// The formats to try, the most usual ones first.
@@ -226,12 +219,13 @@ pub(in crate::study::replay) fn of_known_format(line: &str, given: &str) -> Opti
 fn of_host_name(line: &str) -> Option<String> {
     let (before, line) = collected(line).map_or((String::new(), line), |(by, rest)| (format!("{}:", by.name), rest));
     line.split(' ').next().filter(|name| is_host_name(name))?;
-    let is_whole = |format: &&LogFormat| {
+    let is_whole = |format: &LogFormat| {
         let Ok(line) = format.read(line) else { return false };
         let [logname, user] = ["remote_logname", "user"].map(|name| line.field(name).unwrap_or_default());
         address(logname).is_none() && !user.contains(' ')
     };
-    let format = &OF_NAMES.iter().find(is_whole)?.text;
+    let formats = [r#"%h %l %u %t "%r" %>s %b "%{Referer}i" "%{User-Agent}i""#, r#"%h %l %u %t "%r" %>s %b"#];
+    let format = formats.into_iter().find(|text| text.parse().is_ok_and(|format| is_whole(&format)))?;
     Some(format!(
         "--log-format '{before}{format}' --key '%h' (if the first field is the name of the client) reads this line"
     ))
