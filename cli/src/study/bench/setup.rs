@@ -12,7 +12,7 @@ use crate::database::Running;
 use crate::error::{CliError, Result};
 use crate::output::Progress;
 use crate::text::{grouped, many};
-use pg_limiter::{Durability, Isolation, Item, Limit, Limiter, LimiterConfig, Limits, RetryPolicy};
+use pg_limiter::{Durability, Isolation, Item, Limit, Limiter, LimiterConfig, Limits};
 
 /// How much longer than planned the measurements may take. Soon after that, the rows of a killed run are idle.
 const OVERTIME: Duration = Duration::from_secs(15);
@@ -58,7 +58,6 @@ impl BenchSetup {
         let limiters: Vec<_> = levels.into_iter().filter_map(with).collect();
         let owed = limiters.iter().fold(OVERTIME, |owed, _| owed + args.seconds);
         config.isolation = Isolation::ReadCommitted;
-        config.retry = RetryPolicy::default();
         config.retry.deadline = TO_CLEAR;
         let clearing = limiter(config);
         let setup = Self { open, owing, owed, limiters, clearing, pool };

@@ -55,7 +55,7 @@ impl Recording {
         let progress = Progress::bytes(format!("reading {name}"), recording.source.length);
         let mut bad_lines = BadLines::new(name, args, recording.log.as_ref().map(|log| log.advice));
         let mut summary = Summary { resolution: SECOND, ..Summary::default() };
-        let mut pass = recording.pass(0, &progress)?;
+        let mut pass = recording.pass(recording.passes().into_iter().next().flatten(), &progress)?;
         while let Some(next) = pass.next() {
             match next {
                 Ok(timed) => summary.add(&timed),
@@ -101,9 +101,9 @@ impl Recording {
         self.log.as_ref().map_or_else(|| text.into(), |log| log.key.named(text).into())
     }
 
-    /// The number of passes over the recording: an access log is replayed once for each limit, because each is applied alone.
-    pub(super) fn passes(&self) -> usize {
-        self.log.as_ref().map_or(1, |log| log.applied.len())
+    /// The passes over the recording: one, or for an access log one for each limit, because each is applied alone.
+    pub(super) fn passes(&self) -> Vec<Option<&Arc<str>>> {
+        self.log.as_ref().map_or_else(|| vec![None], |log| log.applied.iter().map(Some).collect())
     }
 
     /// The keys that take tokens, by limit: limits of an access log in the order in which they are applied, limits of events by
@@ -117,16 +117,12 @@ impl Recording {
         log.applied.iter().map(|limit| (Arc::clone(limit), keys.clone())).collect()
     }
 
-    /// For an access log: the limit that this pass applies.
-    pub(super) fn applied(&self, pass: usize) -> Option<&Arc<str>> {
-        self.log.as_ref()?.applied.get(pass)
-    }
-
-    pub(super) fn pass(&self, number: usize, progress: &Progress) -> Result<Pass<'_>> {
+    /// `applied`: for an access log, the limit that this pass applies.
+    pub(super) fn pass(&self, applied: Option<&Arc<str>>, progress: &Progress) -> Result<Pass<'_>> {
         Ok(Pass {
             recording: self,
             lines: self.source.lines(self.log.is_none(), progress)?,
-            limit: self.applied(number).cloned().unwrap_or_default(),
+            limit: applied.cloned().unwrap_or_default(),
             leases: Leases { limits: &self.limits, named: HashMap::new() },
             waiting: BTreeMap::new(),
             last: None,
@@ -134,6 +130,26 @@ impl Recording {
             is_at_end: false,
             lacking: (0, Box::default()),
         })
+    }
+
+    /// Parses a line. Returns its time, too.
+    fn parse(&self, line: &[u8]) -> Result<(i64, Parsed), UnreadableLine> {
+        if let Some(Log { format, key, .. }) = &self.log {
+            let line = text_of(line);
+            let line = format.parse(&line)?;
+            let of_line = key.of(&line)?;
+            let missing = key.missing(&line, of_line.as_deref());
+            return Ok((line.at_micros(), Parsed::Request(of_line.unwrap_or_default().into(), missing)));
+        }
+        let line = std::str::from_utf8(line).map_err(|_| "the line is not UTF-8".to_owned())?;
+        let event = Event::parse(line).map_err(|reason| {
+            let option = of_known_format(line, "").map(|option| format!(" {option}"));
+            let is_log = option.is_some() || !line.starts_with('{');
+            let option = option.unwrap_or_default();
+            let of_log = || format!("to read an access log, use --access-log FILE --apply NAME{option}");
+            UnreadableLine { hint: is_log.then(of_log), ..reason.into() }
+        })?;
+        Ok((event.at, Parsed::Event(event.into())))
     }
 }
 
@@ -253,28 +269,6 @@ enum Parsed {
     Event(Box<Event>),
     /// The key of a request, which needs less memory than a call, and the field that it lacks.
     Request(Box<str>, Option<Box<str>>),
-}
-
-impl Recording {
-    /// Parses a line. Returns its time, too.
-    fn parse(&self, line: &[u8]) -> Result<(i64, Parsed), UnreadableLine> {
-        if let Some(Log { format, key, .. }) = &self.log {
-            let line = text_of(line);
-            let line = format.parse(&line)?;
-            let of_line = key.of(&line)?;
-            let missing = key.missing(&line, of_line.as_deref());
-            return Ok((line.at_micros(), Parsed::Request(of_line.unwrap_or_default().into(), missing)));
-        }
-        let line = std::str::from_utf8(line).map_err(|_| "the line is not UTF-8".to_owned())?;
-        let event = Event::parse(line).map_err(|reason| {
-            let option = of_known_format(line, "").map(|option| format!(" {option}"));
-            let is_log = option.is_some() || !line.starts_with('{');
-            let option = option.unwrap_or_default();
-            let of_log = || format!("to read an access log, use --access-log FILE --apply NAME{option}");
-            UnreadableLine { hint: is_log.then(of_log), ..reason.into() }
-        })?;
-        Ok((event.at, Parsed::Event(event.into())))
-    }
 }
 
 /// The text of a line. Clients can put any bytes into a log: those that are no text are escaped as nginx and Apache do it, so that

@@ -78,7 +78,7 @@ pub(crate) async fn run(args: ReplayArgs, database: Database) -> Result<()> {
     let running = database.start(false).await?;
     let mut sandbox = Sandbox::open(&running).await?;
     let calls = usize::try_from(recording.summary.calls).unwrap_or(usize::MAX);
-    let progress = Progress::parts("replaying", calls.saturating_mul(recording.passes()));
+    let progress = Progress::parts("replaying", calls.saturating_mul(recording.passes().len()));
     let tallies = replay(args.json, &recording, &mut pictured, &mut sandbox, &progress).await?;
     drop(progress);
     sandbox.close().await?;
@@ -98,10 +98,10 @@ async fn replay(
     progress: &Progress,
 ) -> Result<Vec<Tally>> {
     let mut tallies = Vec::new();
-    for pass in 0..recording.passes() {
+    for applied in recording.passes() {
         let (mut tally, mut decisions) = (Tally::default(), Decisions::default());
-        let questions = pictured.as_ref().map(|drawn| drawn.questions(recording.applied(pass))).unwrap_or_default();
-        let mut lines = in_time_order(questions, recording.pass(pass, &Progress::hidden())?).peekable();
+        let questions = pictured.as_ref().map(|drawn| drawn.questions(applied)).unwrap_or_default();
+        let mut lines = in_time_order(questions, recording.pass(applied, &Progress::hidden())?).peekable();
         while lines.peek().is_some() {
             let mut calls = Vec::new();
             for next in lines.by_ref().take(CHUNK) {
