@@ -107,12 +107,11 @@ pub(super) struct Sourced {
 }
 
 impl Sourced {
-    pub(super) fn file(path: &Path) -> Result<Self> {
-        Ok(Self { limits: input::read_limits(path)?, source: input::name(path) })
-    }
-
-    /// The limits that are stored in the named database; `None` if there are none.
-    pub(super) async fn stored(database: &Database) -> Result<Option<Self>> {
+    /// The limits of the file, or else those that are stored in the named database; `None` if there are none.
+    pub(super) async fn read(file: Option<&Path>, database: &Database) -> Result<Option<Self>> {
+        if let Some(path) = file {
+            return Ok(Some(Self { limits: input::read_limits(path)?, source: input::name(path) }));
+        }
         let limits = database.stored_limits().await?;
         let has_some = limits.iter().next().is_some();
         Ok(has_some.then(|| Self { limits, source: "the database".to_owned() }))
@@ -120,9 +119,9 @@ impl Sourced {
 }
 
 impl LimitArgs {
-    /// Whether the options name no limit, so that the stored limits are meant.
-    pub(super) fn means_stored(&self) -> bool {
-        self.limits.is_none() && self.given().is_empty()
+    /// Whether the options define no limit, so that those of the file or else the stored ones are meant.
+    pub(super) fn defines_none(&self) -> bool {
+        self.given().is_empty()
     }
 
     /// The limits of the file, the inline limit under `name`, or else the stored limit of this name. A file may lack `name`: then
@@ -130,7 +129,7 @@ impl LimitArgs {
     pub(super) async fn limits(self, name: &str, database: &Database) -> Result<Limits> {
         match &self.limits {
             Some(path) => input::read_limits(path),
-            None if self.means_stored() && database.is_named() => {
+            None if self.defines_none() && database.is_named() => {
                 let stored = database.stored_limits().await?;
                 if stored.get(name).is_none() {
                     return Err(not_stored(name, &stored));

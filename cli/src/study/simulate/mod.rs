@@ -49,8 +49,8 @@ struct Prepared<'a> {
 
 impl<'a> Prepared<'a> {
     /// `beside`: limits in addition to those of the arguments.
-    fn new(args: &'a SimulateArgs, stored: Option<Sourced>, beside: Option<(Arc<str>, Limit)>) -> Result<Self> {
-        let mut named = args.limits(stored)?;
+    fn new(args: &'a SimulateArgs, sourced: Option<Sourced>, beside: Option<(Arc<str>, Limit)>) -> Result<Self> {
+        let mut named = args.limits(sourced)?;
         named.extend(beside);
         let traffic = args.traffic(&named)?;
         let bins = Bins::over(0, traffic.length - 1, args.plot.bin, 1)?;
@@ -195,8 +195,9 @@ pub(crate) async fn panels_of_traffic(
 
 pub(crate) async fn run(args: SimulateArgs, database: Database) -> Result<()> {
     let file = args.plot.file()?;
-    let stored = if args.limit.means_stored() { Sourced::stored(&database).await? } else { None };
-    let prepared = Prepared::new(&args, stored, None)?;
+    let path = args.limit.limits.as_deref();
+    let sourced = if args.limit.defines_none() { Sourced::read(path, &database).await? } else { None };
+    let prepared = Prepared::new(&args, sourced, None)?;
     if args.limit.limits.is_none() {
         input::warn(&prepared.limits);
     }

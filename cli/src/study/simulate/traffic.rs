@@ -79,15 +79,11 @@ pub(super) enum OnDenial {
 }
 
 impl SimulateArgs {
-    /// The limits to simulate, in the order of the output: those of the file, the inline one, or else the stored ones.
-    pub(crate) fn limits(&self, stored: Option<Sourced>) -> Result<Vec<(Arc<str>, Limit)>> {
-        let sourced = match &self.limit.limits {
-            Some(path) => Some(Sourced::file(path)?),
-            None => stored,
-        };
+    /// The limits to simulate, in the order of the output: those of the file or the stored ones, or else the inline one.
+    pub(crate) fn limits(&self, sourced: Option<Sourced>) -> Result<Vec<(Arc<str>, Limit)>> {
         let Some(sourced) = sourced else {
             if let Some(name) = self.only.first() {
-                let remedy = match self.limit.means_stored() {
+                let remedy = match self.limit.defines_none() {
                     true => "add --limits FILE, or --database-url URL",
                     false => "leave out --limit, or give --limits FILE in place of the options that define a limit",
                 };

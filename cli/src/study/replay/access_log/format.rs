@@ -10,7 +10,7 @@ use serde::de::IgnoredAny;
 use serde_json::{Map, Value};
 
 use crate::study::bad_lines::UnreadableLine;
-use crate::study::replay::access_log::address::address;
+use crate::study::replay::access_log::key::address;
 use crate::study::replay::access_log::pattern::{Fields, Mismatch, NO_ADDRESS, Pattern, TimeForm};
 use crate::study::replay::access_log::servers::{of_apache, of_nginx};
 use crate::study::replay::events::{Event, json_reason};

@@ -1,16 +1,17 @@
 //! The field of a request that is its key, and the keys of clients, as the library's web layer makes them.
 
 use std::collections::HashSet;
+use std::net::{IpAddr, Ipv4Addr};
 
 use clap::Args;
-use http::HeaderName;
+use http::request::Parts;
+use http::{HeaderName, HeaderValue, Request};
 
 use crate::error::{CliError, Result};
-use crate::study::replay::access_log::address::{ALL_FORWARDED, UNKNOWN_PEER, X_FORWARDED_FOR, address, request};
 use crate::study::replay::access_log::format::names;
 use crate::study::replay::access_log::servers::field_name;
 use crate::study::replay::access_log::{LogFormat, LogLine};
-use pg_limiter::web::{ClientAddress, InvalidNetworks, KeyExtractor, TrustedProxies, stored_keys};
+use pg_limiter::web::{ClientAddress, InvalidNetworks, KeyExtractor, PeerAddress, TrustedProxies, stored_keys};
 
 /// The name of the client's address.
 const CLIENT: &str = "remote_addr";
@@ -206,6 +207,35 @@ fn lacks_field(name: &str, format: &LogFormat) -> CliError {
     let mut seen = HashSet::new();
     all.retain(|name| seen.insert(name.clone()));
     CliError::usage(format!("--key {name}: the log format has no such field; it has {}", all.join(", ")))
+}
+
+/// nginx's variable with the header of the proxies and the peer after it.
+pub(super) const ALL_FORWARDED: &str = "proxy_add_x_forwarded_for";
+
+/// Stands for the peer in logs that have only what the last proxy reports. No client can have this address.
+const UNKNOWN_PEER: IpAddr = IpAddr::V4(Ipv4Addr::UNSPECIFIED);
+const X_FORWARDED_FOR: HeaderName = HeaderName::from_static("x-forwarded-for");
+
+/// Reads an address in any form that the library reads, such as with a port.
+pub(super) fn address(text: &str) -> Option<IpAddr> {
+    if let Ok(address) = text.parse() {
+        return Some(address);
+    }
+    if text.is_empty() || text.contains([',', ' ']) {
+        return None;
+    }
+    let request = request(UNKNOWN_PEER, &X_FORWARDED_FOR, text)?;
+    ClientAddress::behind(TrustedProxies::new([UNKNOWN_PEER.into()])).find(&request)
+}
+
+/// A request from this peer, with this header unless it is empty.
+fn request(peer: IpAddr, header: &HeaderName, value: &str) -> Option<Parts> {
+    let (mut parts, ()) = Request::new(()).into_parts();
+    parts.extensions.insert(PeerAddress(peer));
+    if !value.is_empty() {
+        parts.headers.insert(header.clone(), HeaderValue::from_bytes(value.as_bytes()).ok()?);
+    }
+    Some(parts)
 }
 
 #[cfg(test)]

@@ -7,7 +7,7 @@ use jiff::Timestamp;
 use jiff::fmt::strtime;
 use regex::Regex;
 
-use crate::study::replay::access_log::address::{ALL_FORWARDED, address};
+use crate::study::replay::access_log::key::{ALL_FORWARDED, address};
 use crate::study::replay::events::YEARS;
 use crate::text::shortened;
 
