@@ -84,35 +84,36 @@ pub(crate) async fn run(args: ReplayArgs, database: Database) -> Result<()> {
     })?;
     let recording = read(&args, sourced)?;
     recording.summary.notes.iter().for_each(output::note);
-    let pictured = file.map(|_| Pictured::new(&recording, &args.plot, args.only_key.as_deref()));
-    let mut pictured = pictured.transpose()?;
+    let drawn = file.map(|_| panels(&recording, &args.plot, args.only_key.as_deref())).transpose()?;
+    let mut panels = drawn.unwrap_or_default();
 
     let running = database.start(false).await?;
     let mut sandbox = Sandbox::open(&running).await?;
     let calls = usize::try_from(recording.summary.calls).unwrap_or(usize::MAX);
     let progress = Progress::parts("replaying", calls.saturating_mul(recording.passes().len()));
-    let tallies = replay(args.json, &recording, &mut pictured, &mut sandbox, &progress).await?;
+    let tallies = replay(args.json, &recording, &mut panels, &mut sandbox, &progress).await?;
     drop(progress);
     sandbox.close().await?;
 
-    if let (Some(file), Some(pictured)) = (file, pictured) {
-        picture(&args, pictured).save(file)?;
+    if let Some(file) = file {
+        picture(&args, panels).save(file)?;
     }
     if args.json { Ok(()) } else { output::lines(tables(&args, &recording, &tallies)) }
 }
 
-/// Replays the recording, each limit of an access log alone. With `json`, prints the decisions.
+/// Replays the recording, each limit of an access log alone. With `json`, prints the decisions. Adds the calls to the panels, if
+/// there are any.
 async fn replay(
     json: bool,
     recording: &Recording,
-    pictured: &mut Option<Pictured>,
+    panels: &mut [Panel],
     sandbox: &mut Sandbox,
     progress: &Progress,
 ) -> Result<Vec<Tally>> {
     let mut tallies = Vec::new();
     for applied in recording.passes() {
         let (mut tally, mut decisions) = (Tally::default(), Decisions::default());
-        let questions = pictured.as_ref().map(|drawn| drawn.questions(applied)).unwrap_or_default();
+        let questions = questions(panels, applied);
         let mut lines = in_time_order(questions, recording.pass(applied, &Progress::hidden())?).peekable();
         while lines.peek().is_some() {
             let mut calls = Vec::new();
@@ -126,9 +127,7 @@ async fn replay(
                 }
             }
             for (timed, decision) in sandbox.decide(calls, &recording.limits).await? {
-                if let Some(drawn) = pictured {
-                    drawn.add(&timed, &decision);
-                }
+                add(panels, &timed, &decision);
                 let Purpose::Line(place) = timed.tag else { continue };
                 progress.add(1);
                 if json {
@@ -146,73 +145,67 @@ async fn replay(
 
 const MOST_PANELS: usize = 20;
 
-struct Pictured {
-    panels: Vec<Panel>,
-    only_key: Option<Arc<str>>,
+/// The panels of a picture, which show all keys of their limits together, or one.
+fn panels(recording: &Recording, args: &PlotArgs, only_key: Option<&str>) -> Result<Vec<Panel>> {
+    let Recording { limits, summary, .. } = recording;
+    let (first, last) = summary.span.unwrap_or_default();
+    let bins = Bins::over(first, last, args.bin, summary.resolution)?;
+    let only_key = only_key.map(|text| recording.key_named(text));
+    let mut buckets = recording.buckets();
+    if buckets.is_empty() {
+        // No calls: draw an empty panel for every limit. Those of an access log are known.
+        buckets.extend(limits.iter().map(|(name, _)| (name.into(), HashSet::new())));
+    }
+    buckets.retain(|(_, keys)| only_key.as_ref().is_none_or(|key| keys.contains(key)));
+    if only_key.is_some() && buckets.is_empty() {
+        return Err(CliError::usage("no recorded call has the key of --only-key"));
+    }
+    buckets.retain(|(name, _)| limits.get(name).is_some_and(|limit| limit.kind() != Kind::Gate));
+    if buckets.is_empty() {
+        return Err(CliError::usage("--plot has nothing to draw: the calls use no limit that takes tokens"));
+    }
+    if buckets.len() > MOST_PANELS {
+        let all = buckets.len();
+        output::note(format_args!("the calls use {all} limits: only the first {MOST_PANELS} are drawn"));
+        buckets.truncate(MOST_PANELS);
+    }
+    let panel = |(name, keys): (Arc<str>, HashSet<Arc<str>>)| {
+        let all = keys.len();
+        let is_one = only_key.is_some() || all <= 1;
+        let about = if is_one { String::new() } else { format!("{} keys together", grouped(all as u64)) };
+        let key = only_key.clone().or_else(|| keys.into_iter().next().filter(|_| is_one));
+        Some(Panel::new(&name, *limits.get(&name)?, about, bins, key))
+    };
+    Ok(buckets.into_iter().filter_map(panel).collect())
 }
 
-impl Pictured {
-    fn new(recording: &Recording, args: &PlotArgs, only_key: Option<&str>) -> Result<Self> {
-        let Recording { limits, summary, .. } = recording;
-        let (first, last) = summary.span.unwrap_or_default();
-        let bins = Bins::over(first, last, args.bin, summary.resolution)?;
-        let only_key = only_key.map(|text| recording.key_named(text));
-        let mut buckets = recording.buckets();
-        if buckets.is_empty() {
-            // No calls: draw an empty panel for every limit. Those of an access log are known.
-            buckets.extend(limits.iter().map(|(name, _)| (name.into(), HashSet::new())));
-        }
-        buckets.retain(|(_, keys)| only_key.as_ref().is_none_or(|key| keys.contains(key)));
-        if only_key.is_some() && buckets.is_empty() {
-            return Err(CliError::usage("no recorded call has the key of --only-key"));
-        }
-        buckets.retain(|(name, _)| limits.get(name).is_some_and(|limit| limit.kind() != Kind::Gate));
-        if buckets.is_empty() {
-            return Err(CliError::usage("--plot has nothing to draw: the calls use no limit that takes tokens"));
-        }
-        if buckets.len() > MOST_PANELS {
-            let all = buckets.len();
-            output::note(format_args!("the calls use {all} limits: only the first {MOST_PANELS} are drawn"));
-            buckets.truncate(MOST_PANELS);
-        }
-        let panel = |(name, keys): (Arc<str>, HashSet<Arc<str>>)| {
-            let all = keys.len();
-            let is_one = only_key.is_some() || all <= 1;
-            let about = if is_one { String::new() } else { format!("{} keys together", grouped(all as u64)) };
-            let key = only_key.clone().or_else(|| keys.into_iter().next().filter(|_| is_one));
-            Some(Panel::new(&name, *limits.get(&name)?, about, bins, key))
-        };
-        Ok(Self { panels: buckets.into_iter().filter_map(panel).collect(), only_key })
+/// The questions for the balances to draw, in the order of time. The tag is the index of the panel.
+/// `applied`: for an access log, the limit of the pass.
+fn questions(panels: &[Panel], applied: Option<&Arc<str>>) -> Vec<Timed<Purpose>> {
+    let mut questions = Vec::new();
+    for (place, panel) in panels.iter().enumerate() {
+        let is_decided = applied.is_none_or(|name| *name == panel.name);
+        let Some(key) = panel.key.as_deref().filter(|_| is_decided) else { continue };
+        let call = Call::from(Item::new(&*panel.name, key).count(0));
+        let question = |at| Timed { at, op: Op::Check, call: call.clone(), tag: Purpose::Balance(place) };
+        questions.extend(panel.moments().map(question));
     }
+    questions.sort_by_key(|question| question.at);
+    questions
+}
 
-    /// The questions for the balances to draw, in the order of time. The tag is the index of the panel.
-    /// `applied`: for an access log, the limit of the pass.
-    fn questions(&self, applied: Option<&Arc<str>>) -> Vec<Timed<Purpose>> {
-        let mut questions = Vec::new();
-        for (place, panel) in self.panels.iter().enumerate() {
-            let is_decided = applied.is_none_or(|name| *name == panel.name);
-            let Some(key) = panel.key.as_deref().filter(|_| is_decided) else { continue };
-            let call = Call::from(Item::new(&*panel.name, key).count(0));
-            let question = |at| Timed { at, op: Op::Check, call: call.clone(), tag: Purpose::Balance(place) };
-            questions.extend(panel.moments().map(question));
-        }
-        questions.sort_by_key(|question| question.at);
-        questions
+/// Adds a call of the recording, or the answer to one of the questions.
+fn add(panels: &mut [Panel], timed: &Timed<Purpose>, decision: &Result<Decision, InvalidCall>) {
+    let Ok(decision) = decision else { return };
+    if let Purpose::Balance(panel) = timed.tag {
+        panels[panel].balance(timed.at, decision.remaining());
+        return;
     }
-
-    /// Adds a call of the recording, or the answer to one of the questions.
-    fn add(&mut self, timed: &Timed<Purpose>, decision: &Result<Decision, InvalidCall>) {
-        let Ok(decision) = decision else { return };
-        if let Purpose::Balance(panel) = timed.tag {
-            self.panels[panel].balance(timed.at, decision.remaining());
-            return;
-        }
-        for (item, state) in timed.call.items().iter().zip(decision.limits()).filter(|_| timed.op == Op::Limit) {
-            let is_drawn = self.only_key.as_ref().is_none_or(|key| **key == *item.key().as_str());
-            let panel = self.panels.iter_mut().find(|panel| is_drawn && panel.name == state.limit);
-            if let Some(panel) = panel {
-                panel.add(timed.at, item.tokens(), Became::of(decision, state.denied), state.remaining);
-            }
+    for (item, state) in timed.call.items().iter().zip(decision.limits()).filter(|_| timed.op == Op::Limit) {
+        let has_key = |panel: &Panel| panel.key.as_ref().is_none_or(|key| **key == *item.key().as_str());
+        let panel = panels.iter_mut().find(|panel| panel.name == state.limit && has_key(panel));
+        if let Some(panel) = panel {
+            panel.add(timed.at, item.tokens(), Became::of(decision, state.denied), state.remaining);
         }
     }
 }
@@ -252,7 +245,7 @@ fn tables(args: &ReplayArgs, recording: &Recording, tallies: &[Tally]) -> Vec<St
     lines
 }
 
-fn picture(args: &ReplayArgs, pictured: Pictured) -> Picture {
+fn picture(args: &ReplayArgs, panels: Vec<Panel>) -> Picture {
     let name = |path: &Path| match path.file_name() {
         Some(name) if !input::is_stdin(path) => name.to_string_lossy().into_owned(),
         _ => input::name(path),
@@ -264,7 +257,7 @@ fn picture(args: &ReplayArgs, pictured: Pictured) -> Picture {
     if let Some(key) = &args.only_key {
         heading.push_str(&format!(", the key {}", escaped(key)));
     }
-    Picture { heading, clock: Clock::Utc, panels: pictured.panels }
+    Picture { heading, clock: Clock::Utc, panels }
 }
 
 /// Applies each limit alone to the requests of an access log of at most `most` lines, and returns a panel for each, and notes on
@@ -286,7 +279,7 @@ pub(crate) async fn panels_of_log(
     if recording.summary.lines > most as u64 {
         return Err(CliError::usage(format!("the access log has more than {} lines", grouped(most as u64))));
     }
-    let mut pictured = Some(Pictured::new(&recording, &PlotArgs::default(), None)?);
-    replay(false, &recording, &mut pictured, sandbox, &Progress::hidden()).await?;
-    Ok((pictured.map(|drawn| drawn.panels).unwrap_or_default(), recording.summary.notes))
+    let mut panels = panels(&recording, &PlotArgs::default(), None)?;
+    replay(false, &recording, &mut panels, sandbox, &Progress::hidden()).await?;
+    Ok((panels, recording.summary.notes))
 }
