@@ -91,12 +91,11 @@ const LISTED: usize = 20;
 /// The names of the stored limits, for messages.
 pub(crate) fn stored_names(stored: &Limits) -> String {
     let names: Vec<&str> = stored.iter().map(|(name, _)| name).collect();
-    let more = names.len().saturating_sub(LISTED);
-    let more = if more > 0 { format!(" and {more} more") } else { String::new() };
     match names.len() {
         0 => "no limit is stored".to_owned(),
         1 => format!("the only stored limit is {}", quoted(names)),
-        _ => format!("the stored limits are {}{more}", quoted(&names[..names.len().min(LISTED)])),
+        2..=LISTED => format!("the stored limits are {}", quoted(names)),
+        all => format!("the stored limits are {} and {} more", quoted(&names[..LISTED]), all - LISTED),
     }
 }
 
@@ -160,9 +159,8 @@ impl LimitArgs {
         }
         let kinds: Vec<Kind> =
             kinds.iter().copied().filter(|kind| kind.has_option("every") == self.every.is_some()).collect();
-        if let Some((option, _)) =
-            self.given().iter().find(|(option, _)| !kinds.iter().any(|kind| kind.has_option(option)))
-        {
+        let is_ignored = |option: &&String| !kinds.iter().any(|kind| kind.has_option(option));
+        if let Some(option) = self.given().keys().find(is_ignored) {
             let kinds = kinds.iter().map(|kind| kind.as_str()).collect::<Vec<_>>().join(", ");
             let option = option.replace('_', "-");
             return Err(CliError::usage(format!(

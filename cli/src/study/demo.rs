@@ -228,9 +228,9 @@ const RED: &str = "31";
 const BOLD: &str = "1";
 
 struct Stage {
+    pool: PgPool,
     /// With the demo's own schema.
     running: Running,
-    pool: PgPool,
     server: String,
     json: bool,
     /// The number of the present scene; 0 before the first.

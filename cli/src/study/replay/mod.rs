@@ -165,8 +165,7 @@ fn panels(recording: &Recording, args: &PlotArgs, only_key: Option<&str>) -> Res
         return Err(CliError::usage("--plot has nothing to draw: the calls use no limit that takes tokens"));
     }
     if buckets.len() > MOST_PANELS {
-        let all = buckets.len();
-        output::note(format_args!("the calls use {all} limits: only the first {MOST_PANELS} are drawn"));
+        output::note(format!("the calls use {} limits: only the first {MOST_PANELS} are drawn", buckets.len()));
         buckets.truncate(MOST_PANELS);
     }
     let panel = |(name, keys): (Arc<str>, HashSet<Arc<str>>)| {

@@ -2,6 +2,7 @@
 
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, HashMap};
+use std::iter;
 use std::sync::Arc;
 
 use jiff::Timestamp;
@@ -195,7 +196,11 @@ impl Decisions {
 
     /// Prints the lines that follow the last one.
     pub(super) fn print(&mut self) -> Result<()> {
-        let next = || self.waiting.remove(&self.next).inspect(|_| self.next += 1);
-        output::lines(std::iter::from_fn(next))
+        let next = || {
+            let text = self.waiting.remove(&self.next)?;
+            self.next += 1;
+            Some(text)
+        };
+        output::lines(iter::from_fn(next))
     }
 }

@@ -208,12 +208,8 @@ pub(crate) async fn run(args: SimulateArgs, database: Database) -> Result<()> {
     drop(progress);
     sandbox.close().await?;
 
-    let heading = prepared.traffic.describe();
-    let lines = if args.json {
-        simulated.iter().map(object).collect()
-    } else {
-        table(&heading, &simulated, args.denied == OnDenial::Retry)
-    };
+    let (heading, retry) = (prepared.traffic.describe(), args.denied == OnDenial::Retry);
+    let lines = if args.json { simulated.iter().map(object).collect() } else { table(&heading, &simulated, retry) };
     if let Some(file) = file {
         let panels = simulated.into_iter().map(|one| one.panel).collect();
         Picture { heading, clock: Clock::Elapsed, panels }.save(file)?;

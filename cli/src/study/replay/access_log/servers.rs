@@ -126,8 +126,8 @@ fn directive_field(letter: char, argument: &str) -> Result<Field, String> {
         ('e' | 'n' | 'x', name) => (name.to_owned(), Kind::Text),
         ('f' | 'R' | 'L' | 'k' | 'X' | 'S', _) => (letter.to_string(), Kind::Text),
         _ => {
-            let mut variable = VARIABLES.split(' ').skip_while(|word| !word.chars().eq([letter])).skip(1);
-            return variable.next().map(variable_field).ok_or_else(|| format!("the directive %{letter} is unknown"));
+            let variable = VARIABLES.split(' ').skip_while(|word| !word.chars().eq([letter])).nth(1);
+            return variable.map(variable_field).ok_or_else(|| format!("the directive %{letter} is unknown"));
         }
     };
     Ok(Field { name, kind })
