@@ -99,7 +99,7 @@ async fn reservation(stage: &mut Stage) -> Result<()> {
         let wait = decision.wait().unwrap_or_default();
         let (verdict, shown) = (verdict(&decision), seconds(wait));
         let line = format!("  job {job:<10} {verdict}  wait {shown}, {:.1} tokens left", decision.remaining());
-        stage.show(line, Some(&format!("job {job}")), json::decided(&decision))?;
+        stage.show(line, Some(&format!("job {job}")), json::decision(&decision))?;
         waiting.push((job, begin.elapsed() + wait));
     }
     for (job, due) in waiting {
@@ -307,7 +307,7 @@ impl Stage {
         let retry_after = decision.retry_after();
         let wait = retry_after.map(|wait| format!(", retry after {}", seconds(wait))).unwrap_or_default();
         let line = format!("  {step:<14} {}  {}{wait}", verdict(&decision), bar(decision.limits()));
-        self.show(line, Some(step), json::decided(&decision)).map(|()| retry_after)
+        self.show(line, Some(step), json::decision(&decision)).map(|()| retry_after)
     }
 
     fn balance(&self, step: &str, balances: &Balances) -> Result<()> {
