@@ -22,10 +22,12 @@ pub(crate) struct Lines<'s> {
     buffer: Vec<u8>,
 }
 
+/// The number of a line, from 1 on, and its bytes without the line break and blanks at the end. No bytes if it is too long.
+type Line<'l> = (usize, Option<&'l [u8]>);
+
 impl Lines<'_> {
-    /// Reads the next line that is not blank. Returns its number, from 1 on, and its bytes without the line break and blanks at
-    /// the end. No bytes if it is too long.
-    pub(crate) fn next(&mut self) -> Result<Option<(usize, Option<&[u8]>)>> {
+    /// Reads the next line that is not blank.
+    pub(crate) fn next(&mut self) -> Result<Option<Line<'_>>> {
         loop {
             let is_whole = self.read().map_err(|error| unreadable(self.name, self.number, &error))?;
             if self.buffer.is_empty() {
