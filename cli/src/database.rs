@@ -50,16 +50,6 @@ impl Database {
         Ok(Self { options, schema, is_argument })
     }
 
-    /// Starts the private server if no database was named. Its data does not outlive this run.
-    pub(super) async fn start(self) -> Result<Running> {
-        self.start_with(false).await
-    }
-
-    /// Like `start`, but the private server waits for the disk, as a durable server does. For commands that measure.
-    pub(super) async fn start_durable(self) -> Result<Running> {
-        self.start_with(true).await
-    }
-
     /// Connects, runs `work`, and disconnects.
     pub(super) async fn with_limiter<T>(
         self,
@@ -68,7 +58,7 @@ impl Database {
         work: impl AsyncFnOnce(&Limiter) -> Result<T>,
     ) -> Result<T> {
         // A private server runs as long as this.
-        let running = self.start().await?;
+        let running = self.start(false).await?;
         let limiter = running.limiter(limits, key_secret).await?;
         let result = work(&limiter).await;
         limiter.pool().close().await;
@@ -96,7 +86,9 @@ impl Database {
         }
     }
 
-    async fn start_with(self, durable: bool) -> Result<Running> {
+    /// Starts the private server if no database was named. Its data does not outlive this run. With `durable`, it waits for the
+    /// disk, as a durable server does: for commands that measure.
+    pub(super) async fn start(self, durable: bool) -> Result<Running> {
         if self.options.is_some() {
             return self.named();
         }

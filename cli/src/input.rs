@@ -8,10 +8,8 @@ use crate::error::{CliError, Result};
 use crate::output;
 use pg_limiter::Limits;
 
-const STDIN: &str = "-";
-
 pub(super) fn is_stdin(path: &Path) -> bool {
-    path.as_os_str() == STDIN
+    path.as_os_str() == "-"
 }
 
 /// The name for messages.

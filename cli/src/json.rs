@@ -11,12 +11,7 @@ use crate::text::{is_plain, plain};
 use pg_limiter::{Decision, InvalidCall};
 
 /// `{"ok": true, "retry_after_ms": null, "value": 9}`; a denial adds `denied_by`.
-pub(super) fn decision(decision: &Decision) -> String {
-    line(&decided(decision))
-}
-
-/// The object of [`decision`].
-pub(super) fn decided(decision: &Decision) -> Value {
+pub(super) fn decision(decision: &Decision) -> Value {
     let wait = decision.retry_after().or(decision.wait());
     let mut object = json!({
         "ok": !decision.is_denied(),
@@ -27,11 +22,6 @@ pub(super) fn decided(decision: &Decision) -> Value {
         object["denied_by"] = json!(decision.denied_by());
     }
     object
-}
-
-/// `{"ok": true}`: whether a released or renewed lease was still held.
-pub(super) fn was_held(decision: &Decision) -> String {
-    line(&json!({"ok": decision.is_allowed()}))
 }
 
 /// `{"error": "count_exceeds_capacity", "message": ".."}`.

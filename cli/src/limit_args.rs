@@ -19,7 +19,7 @@ pub(super) struct LimitArgs {
     /// stored in the database]
     #[arg(long, help_heading = HEADING, value_name = "FILE", conflicts_with_all = INLINE.split(' '))]
     #[serde(skip)]
-    limits: Option<PathBuf>,
+    pub(super) limits: Option<PathBuf>,
     /// Define the limit inline: its kind, token_bucket, fixed_window, sliding_window, calendar_window, concurrency with
     /// --capacity and --lease, or gate, which has no other option [default: token_bucket, calendar_window with --every,
     /// concurrency with --lease]
@@ -91,12 +91,11 @@ const LISTED: usize = 20;
 /// The names of the stored limits, for messages.
 pub(crate) fn stored_names(stored: &Limits) -> String {
     let names: Vec<&str> = stored.iter().map(|(name, _)| name).collect();
-    let more = names.len().saturating_sub(LISTED);
-    let more = if more > 0 { format!(" and {more} more") } else { String::new() };
     match names.len() {
         0 => "no limit is stored".to_owned(),
         1 => format!("the only stored limit is {}", quoted(names)),
-        _ => format!("the stored limits are {}{more}", quoted(&names[..names.len().min(LISTED)])),
+        2..=LISTED => format!("the stored limits are {}", quoted(names)),
+        all => format!("the stored limits are {} and {} more", quoted(&names[..LISTED]), all - LISTED),
     }
 }
 
@@ -107,12 +106,11 @@ pub(super) struct Sourced {
 }
 
 impl Sourced {
-    pub(super) fn file(path: &Path) -> Result<Self> {
-        Ok(Self { limits: input::read_limits(path)?, source: input::name(path) })
-    }
-
-    /// The limits that are stored in the named database; `None` if there are none.
-    pub(super) async fn stored(database: &Database) -> Result<Option<Self>> {
+    /// The limits of the file, or else those that are stored in the named database; `None` if there are none.
+    pub(super) async fn read(file: Option<&Path>, database: &Database) -> Result<Option<Self>> {
+        if let Some(path) = file {
+            return Ok(Some(Self { limits: input::read_limits(path)?, source: input::name(path) }));
+        }
         let limits = database.stored_limits().await?;
         let has_some = limits.iter().next().is_some();
         Ok(has_some.then(|| Self { limits, source: "the database".to_owned() }))
@@ -120,9 +118,9 @@ impl Sourced {
 }
 
 impl LimitArgs {
-    /// Whether the options name no limit, so that the stored limits are meant.
-    pub(super) fn means_stored(&self) -> bool {
-        self.limits.is_none() && self.given().is_empty()
+    /// Whether the options define no limit, so that those of the file or else the stored ones are meant.
+    pub(super) fn defines_none(&self) -> bool {
+        self.given().is_empty()
     }
 
     /// The limits of the file, the inline limit under `name`, or else the stored limit of this name. A file may lack `name`: then
@@ -130,7 +128,7 @@ impl LimitArgs {
     pub(super) async fn limits(self, name: &str, database: &Database) -> Result<Limits> {
         match &self.limits {
             Some(path) => input::read_limits(path),
-            None if self.means_stored() && database.is_named() => {
+            None if self.defines_none() && database.is_named() => {
                 let stored = database.stored_limits().await?;
                 if stored.get(name).is_none() {
                     return Err(not_stored(name, &stored));
@@ -139,16 +137,13 @@ impl LimitArgs {
             }
             None if !self.is_inline() => Err(no_limit()),
             None => {
-                let limits = Limits::new().define(name, self.inline()?).map_err(CliError::usage)?;
+                let usual = if self.every.is_some() { Kind::CalendarWindow } else { Kind::TokenBucket };
+                let limit = self.read(self.inline_kind().unwrap_or(usual), |_| true)?;
+                let limits = Limits::new().define(name, limit).map_err(CliError::usage)?;
                 input::warn(&limits);
                 Ok(limits)
             }
         }
-    }
-
-    /// The path of the limits file, if one is given.
-    pub(super) fn file(&self) -> Option<&Path> {
-        self.limits.as_deref()
     }
 
     /// The inline limit. Without `--kind`, returns one limit of each of `kinds`, with the options that apply to it.
@@ -164,9 +159,8 @@ impl LimitArgs {
         }
         let kinds: Vec<Kind> =
             kinds.iter().copied().filter(|kind| kind.has_option("every") == self.every.is_some()).collect();
-        if let Some((option, _)) =
-            self.given().iter().find(|(option, _)| !kinds.iter().any(|kind| kind.has_option(option)))
-        {
+        let is_ignored = |option: &&String| !kinds.iter().any(|kind| kind.has_option(option));
+        if let Some(option) = self.given().keys().find(is_ignored) {
             let kinds = kinds.iter().map(|kind| kind.as_str()).collect::<Vec<_>>().join(", ");
             let option = option.replace('_', "-");
             return Err(CliError::usage(format!(
@@ -174,11 +168,6 @@ impl LimitArgs {
             )));
         }
         kinds.iter().map(|kind| self.read(*kind, |option| kind.has_option(option))).collect()
-    }
-
-    fn inline(&self) -> Result<Limit> {
-        let usual = if self.every.is_some() { Kind::CalendarWindow } else { Kind::TokenBucket };
-        self.read(self.inline_kind().unwrap_or(usual), |_| true)
     }
 
     /// The kind, if the options name one.

@@ -60,10 +60,9 @@ const MOMENT: Duration = Duration::from_millis(500);
 const TICK: Duration = Duration::from_millis(120);
 const WIDEST: usize = 50;
 
-const SPINNER: &str = "{spinner} {msg} {elapsed}";
-const COUNT: &str = "{spinner} {msg}: {human_pos}";
-const BYTES: &str = "{msg} [{bar:25}] {bytes}/{total_bytes} {eta}";
-const BAR: &str = "{msg} [{bar:25}] {human_pos}/{human_len} {eta}";
+/// Whether standard error is a terminal that can erase a line.
+static IS_DRAWN: LazyLock<bool> =
+    LazyLock::new(|| io::stderr().is_terminal() && std::env::var_os("TERM").is_some_and(|term| term != "dumb"));
 
 /// All that is drawn at this moment, on standard error.
 static DRAWN: LazyLock<MultiProgress> = LazyLock::new(MultiProgress::new);
@@ -76,22 +75,22 @@ pub(super) struct Progress {
 impl Progress {
     /// Work of an unknown length.
     pub(super) fn of(what: impl Into<Cow<'static, str>>) -> Self {
-        Self::start(what.into(), ProgressBar::no_length(), SPINNER)
+        Self::start(what.into(), ProgressBar::no_length(), "{spinner} {msg} {elapsed}")
     }
 
     /// Work of an unknown length. Its parts are counted with [`add`](Self::add).
     pub(super) fn counting(what: impl Into<Cow<'static, str>>) -> Self {
-        Self::start(what.into(), ProgressBar::no_length(), COUNT)
+        Self::start(what.into(), ProgressBar::no_length(), "{spinner} {msg}: {human_pos}")
     }
 
     /// Work of so many parts, which are counted with [`add`](Self::add).
     pub(super) fn parts(what: impl Into<Cow<'static, str>>, parts: usize) -> Self {
-        Self::start(what.into(), ProgressBar::new(parts as u64), BAR)
+        Self::start(what.into(), ProgressBar::new(parts as u64), "{msg} [{bar:25}] {human_pos}/{human_len} {eta}")
     }
 
     /// Reads so many bytes, from the reader of [`wrap_read`](Self::wrap_read).
     pub(super) fn bytes(what: impl Into<Cow<'static, str>>, length: u64) -> Self {
-        Self::start(what.into(), ProgressBar::new(length), BYTES)
+        Self::start(what.into(), ProgressBar::new(length), "{msg} [{bar:25}] {bytes}/{total_bytes} {eta}")
     }
 
     /// Work that shows no progress on this terminal.
@@ -106,7 +105,7 @@ impl Progress {
         }
         let mut progress = Self { bar, appearance: None };
         progress.now(what);
-        if is_drawn() {
+        if *IS_DRAWN {
             let bar = progress.bar.clone();
             let appearance = tokio::spawn(async move {
                 tokio::time::sleep(MOMENT).await;
@@ -148,14 +147,7 @@ impl Drop for Progress {
 
 /// Writes to the terminal while the progress is out of the way.
 pub(super) fn aside<T>(write: impl FnOnce() -> T) -> T {
-    if is_drawn() { DRAWN.suspend(write) } else { write() }
-}
-
-/// Whether standard error is a terminal that can erase a line.
-fn is_drawn() -> bool {
-    static IS_DRAWN: LazyLock<bool> =
-        LazyLock::new(|| io::stderr().is_terminal() && std::env::var_os("TERM").is_some_and(|term| term != "dumb"));
-    *IS_DRAWN
+    if *IS_DRAWN { DRAWN.suspend(write) } else { write() }
 }
 
 /// Locks what is drawn, while a bar appears or is removed.

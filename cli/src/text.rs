@@ -122,13 +122,11 @@ pub(super) fn shortened(text: &str, width: usize) -> String {
         return text.to_owned();
     }
     let mut room = width.saturating_sub(1);
-    let fits = |c: &char| {
-        let columns = columns(*c);
-        let fits = columns <= room;
-        room = room.saturating_sub(columns);
-        fits
+    let keep = |c: char| {
+        room = room.checked_sub(columns(c))?;
+        Some(c)
     };
-    let kept: String = text.chars().take_while(fits).collect();
+    let kept: String = text.chars().map_while(keep).collect();
     format!("{kept}…")
 }
 

@@ -122,7 +122,7 @@ pub(crate) async fn decide(op: Op, args: DecideArgs, database: Database) -> Resu
         })
     };
     let decision = ask((limits, secret), (op, &call), json, database, how).await?;
-    output::line_if_open(if json { json::decision(&decision) } else { human(&decision) })?;
+    output::line_if_open(if json { json::line(&json::decision(&decision)) } else { human(&decision) })?;
     Ok(ExitCode::from(u8::from(decision.is_denied())))
 }
 

@@ -78,7 +78,7 @@ pub(crate) async fn run(args: MigrateArgs, database: Database) -> Result<ExitCod
 }
 
 async fn on(args: &MigrateArgs, database: Database) -> Result<ExitCode> {
-    let running = database.start().await?;
+    let running = database.start(false).await?;
     let pool = running.pool(1).await?;
     let progress = Progress::of("comparing the schema with this release");
     let migrator =

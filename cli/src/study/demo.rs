@@ -16,7 +16,7 @@ use crate::json;
 use crate::output::{self, Progress};
 use crate::text::{grouped, tokens};
 use pg_limiter::migrate::Migrator;
-use pg_limiter::{Call, Decision, Error, Item, Limit, LimitBuilder, Limiter, LimiterConfig, Limits, Schema};
+use pg_limiter::{Balances, Call, Decision, Error, Item, Limit, LimitBuilder, LimitState, Limiter, Limits, Schema};
 
 #[derive(Args, Debug)]
 pub(crate) struct DemoArgs {
@@ -26,8 +26,8 @@ pub(crate) struct DemoArgs {
 }
 
 pub(crate) async fn run(args: &DemoArgs, database: Database) -> Result<()> {
-    let running = database.start_durable().await?;
-    let mut stage = Stage::set(&running, args.json).await?;
+    let running = database.start(true).await?;
+    let mut stage = Stage::set(running, args.json).await?;
     let shown = show(&mut stage).await;
     // The schema is dropped in any case. If both steps fail, the first error is returned.
     let struck = stage.strike().await;
@@ -43,47 +43,43 @@ async fn show(stage: &mut Stage) -> Result<()> {
     hammer(stage).await
 }
 
-const CAPACITY: f64 = 10.0;
-
 /// A bucket of tokens for each user, which refills continuously, as in F. Pachot's article on rate limiting in YugabyteDB.
 async fn token_bucket(stage: &mut Stage) -> Result<()> {
     stage.scene("Token bucket", "2 tokens per second for each user, at most 10").await?;
-    let limit = Limit::token_bucket(2, Duration::from_secs(1)).capacity(CAPACITY);
+    let limit = Limit::token_bucket(2, Duration::from_secs(1)).capacity(10);
     let limiter = stage.limiter([("requests", limit)])?;
 
     // One call after another, slow enough to watch, until the bucket is empty.
     for call in 1..=20 {
-        if stage.call(&format!("call {call}"), &limiter, ("requests", "franck"), CAPACITY).await?.is_some() {
+        if stage.call(&format!("call {call}"), &limiter, ("requests", "franck")).await?.is_some() {
             break;
         }
         tokio::time::sleep(Duration::from_millis(80)).await;
     }
     for halves in 1..=6 {
         tokio::time::sleep(Duration::from_millis(500)).await;
-        let balance = limiter.peek(("requests", "franck")).await?.remaining();
-        stage.balance(&format!("{:.1} s later", f64::from(halves) / 2.0), balance, CAPACITY)?;
+        let balances = limiter.peek(("requests", "franck")).await?;
+        stage.balance(&format!("{:.1} s later", f64::from(halves) / 2.0), &balances)?;
     }
-    stage.call("3 tokens", &limiter, ("requests", "franck", 3.0), CAPACITY).await?;
-    stage.call("another user", &limiter, ("requests", "somebody else"), CAPACITY).await.map(drop)
+    stage.call("3 tokens", &limiter, ("requests", "franck", 3.0)).await?;
+    stage.call("another user", &limiter, ("requests", "somebody else")).await.map(drop)
 }
-
-const RATE: f64 = 5.0;
 
 async fn sliding_window(stage: &mut Stage) -> Result<()> {
     stage.scene("Sliding window", "at most 5 calls in the last 2 seconds, counted in 4 sub-intervals").await?;
-    let limit = Limit::sliding_window(RATE, Duration::from_secs(2)).resolution(4);
+    let limit = Limit::sliding_window(5, Duration::from_secs(2)).resolution(4);
     let limiter = stage.limiter([("searches", limit)])?;
 
     let mut promise = None;
     for call in 1..=7 {
-        let retry_after = stage.call(&format!("call {call}"), &limiter, ("searches", "u1"), RATE).await?;
+        let retry_after = stage.call(&format!("call {call}"), &limiter, ("searches", "u1")).await?;
         promise = retry_after.map(|wait| (tokio::time::Instant::now() + wait, wait));
         tokio::time::sleep(Duration::from_millis(120)).await;
     }
     // After its `retry_after`, the denied call is allowed.
     if let Some((at, wait)) = promise {
         tokio::time::sleep_until(at).await;
-        stage.call(&format!("{} later", seconds(wait)), &limiter, ("searches", "u1"), RATE).await?;
+        stage.call(&format!("{} later", seconds(wait)), &limiter, ("searches", "u1")).await?;
     }
     Ok(())
 }
@@ -103,7 +99,7 @@ async fn reservation(stage: &mut Stage) -> Result<()> {
         let wait = decision.wait().unwrap_or_default();
         let (verdict, shown) = (verdict(&decision), seconds(wait));
         let line = format!("  job {job:<10} {verdict}  wait {shown}, {:.1} tokens left", decision.remaining());
-        stage.show(line, Some(&format!("job {job}")), json::decided(&decision))?;
+        stage.show(line, Some(&format!("job {job}")), json::decision(&decision))?;
         waiting.push((job, begin.elapsed() + wait));
     }
     for (job, due) in waiting {
@@ -131,7 +127,7 @@ async fn together(stage: &mut Stage) -> Result<()> {
     stage.scene("With your own writes", limits).await?;
     let limit = |capacity: u32| Limit::token_bucket(1, Duration::from_secs(3600)).capacity(capacity);
     let limiter = stage.limiter([("per_user", limit(2)), ("per_org", limit(5))])?;
-    let table = format!("{}.messages", stage.schema.quoted());
+    let table = format!("{}.messages", stage.running.schema.quoted());
     sqlx::raw_sql(AssertSqlSafe(format!("CREATE TABLE {table} (author text)"))).execute(&stage.pool).await?;
 
     show_state(stage, &limiter, &table, "before", &[]).await?;
@@ -233,8 +229,8 @@ const BOLD: &str = "1";
 
 struct Stage {
     pool: PgPool,
-    /// The demo's own schema.
-    schema: Schema,
+    /// With the demo's own schema.
+    running: Running,
     server: String,
     json: bool,
     /// The number of the present scene; 0 before the first.
@@ -255,19 +251,19 @@ struct Shown<'a> {
 impl Stage {
     /// Creates the schema. Its name contains the time, so it cannot collide with an existing one. (The prefix `pg_` is
     /// reserved.)
-    async fn set(running: &Running, json: bool) -> Result<Self> {
+    async fn set(mut running: Running, json: bool) -> Result<Self> {
         let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
-        let schema = Schema::new(&format!("limiter_demo_{}", now.as_millis()))?;
+        running.schema = Schema::new(&format!("limiter_demo_{}", now.as_millis()))?;
         let pool = running.pool(CONNECTIONS).await?;
         let _progress = Progress::of("creating the tables and functions");
-        Migrator::new(schema.clone()).run(&pool).await?;
+        Migrator::new(running.schema.clone()).run(&pool).await?;
         let version: String = sqlx::query_scalar("SHOW server_version").fetch_one(&pool).await?;
         let server = running.private_source().map_or_else(|| format!("your server, version {version}"), str::to_owned);
-        Ok(Self { pool, schema, server, json, scene: 0, progress: Progress::parts("demo", 5) })
+        Ok(Self { running, pool, server, json, scene: 0, progress: Progress::parts("demo", 5) })
     }
 
     fn introduce(&self) -> Result<()> {
-        let Self { schema, server, .. } = self;
+        let (schema, server) = (&self.running.schema, &self.server);
         let line = format!(
             "Every line below is a real call on {server}.\nThe demo runs in the schema {schema}, and drops it at the end."
         );
@@ -277,16 +273,15 @@ impl Stage {
     fn limiter<K, const N: usize>(&self, defined: [(&str, LimitBuilder<K>); N]) -> Result<Limiter> {
         let define = |limits: Limits, (name, limit)| limits.define(name, limit);
         let limits = defined.into_iter().try_fold(Limits::new(), define).map_err(CliError::usage)?;
-        let mut config = LimiterConfig::default();
-        config.schema = self.schema.clone();
-        Ok(Limiter::with_config(self.pool.clone(), limits, config))
+        Ok(self.running.limiter_on(self.pool.clone(), limits, None))
     }
 
     async fn strike(self) -> Result<()> {
-        let statement = format!("DROP SCHEMA {} CASCADE", self.schema.quoted());
+        let statement = format!("DROP SCHEMA {} CASCADE", self.running.schema.quoted());
         let dropped = sqlx::raw_sql(AssertSqlSafe(statement)).execute(&self.pool).await;
         self.pool.close().await;
-        let left = |error| CliError::failed(format!("cannot drop the schema {0}: {error}; drop it", self.schema));
+        let left =
+            |error| CliError::failed(format!("cannot drop the schema {0}: {error}; drop it", self.running.schema));
         dropped.map(drop).map_err(left)
     }
 
@@ -307,23 +302,17 @@ impl Stage {
     }
 
     /// Makes a call, and shows the decision: `allowed  █████░░░░░  5 left`. Returns when a denied call would be allowed.
-    async fn call(
-        &self,
-        step: &str,
-        limiter: &Limiter,
-        call: impl Into<Call> + Send,
-        capacity: f64,
-    ) -> Result<Option<Duration>> {
+    async fn call(&self, step: &str, limiter: &Limiter, call: impl Into<Call> + Send) -> Result<Option<Duration>> {
         let decision = limiter.limit(call).await?;
         let retry_after = decision.retry_after();
         let wait = retry_after.map(|wait| format!(", retry after {}", seconds(wait))).unwrap_or_default();
-        let line = format!("  {step:<14} {}  {}{wait}", verdict(&decision), bar(decision.remaining(), capacity));
-        self.show(line, Some(step), json::decided(&decision)).map(|()| retry_after)
+        let line = format!("  {step:<14} {}  {}{wait}", verdict(&decision), bar(decision.limits()));
+        self.show(line, Some(step), json::decision(&decision)).map(|()| retry_after)
     }
 
-    fn balance(&self, step: &str, balance: f64, capacity: f64) -> Result<()> {
-        let line = format!("  {step:<14}           {}", bar(balance, capacity));
-        self.show(line, Some(step), json!({"value": balance}))
+    fn balance(&self, step: &str, balances: &Balances) -> Result<()> {
+        let line = format!("  {step:<14}           {}", bar(balances.limits()));
+        self.show(line, Some(step), json!({"value": balances.remaining()}))
     }
 }
 
@@ -344,8 +333,10 @@ fn seconds(time: Duration) -> String {
     format!("{:.3} s", time.as_micros().div_ceil(1000) as f64 / 1000.0)
 }
 
-/// A bar with two cells for each token, so that half tokens are visible, and the tokens with one decimal, rounded down.
-fn bar(tokens: f64, capacity: f64) -> String {
+/// A bar with two cells for each token of the limit, so that half tokens are visible, and the tokens with one decimal, rounded
+/// down.
+fn bar(limits: &[LimitState]) -> String {
+    let (tokens, capacity) = limits.first().map_or((0.0, 0.0), |limit| (limit.remaining, limit.capacity));
     let width = (capacity * 2.0).round().clamp(0.0, 60.0) as usize;
     let full = (tokens * 2.0 + 1e-6).floor().clamp(0.0, width as f64) as usize;
     let left = format!("{:.1}", (tokens * 10.0 + 1e-6).floor() / 10.0 + 0.0);

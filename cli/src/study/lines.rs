@@ -81,13 +81,16 @@ impl Source {
     pub(crate) fn lines(&self, are_events: bool, progress: &Progress) -> Result<Lines<'_>> {
         let name = self.name.as_str();
         let mut head = Vec::new();
-        let opened = self.stored().and_then(|stored| {
-            let buffered = BufReader::with_capacity(1 << 16, progress.wrap_read(stored));
+        let mut open = || {
+            let mut file = &self.file;
+            file.rewind()?;
+            let buffered = BufReader::with_capacity(1 << 16, progress.wrap_read(file.take(self.length)));
             // Some files are compressed twice.
             let mut reader = decompressed(decompressed(Box::new(buffered))?)?;
             reader.by_ref().take(HEAD).read_to_end(&mut head)?;
             Ok(reader)
-        });
+        };
+        let opened = open();
         let lines = || head.iter().filter(|byte| **byte == b'\n').count();
         let reader = opened.map_err(|error| unreadable(name, lines(), &error))?;
         let text = head.strip_prefix(b"\xef\xbb\xbf").unwrap_or(&head);
@@ -97,12 +100,6 @@ impl Source {
         }
         let reader = Box::new(Cursor::new(text.to_vec()).chain(reader));
         Ok(Lines { name, reader, number: 0, buffer: Vec::new() })
-    }
-
-    fn stored(&self) -> io::Result<impl Read + Send + use<'_>> {
-        let mut file = &self.file;
-        file.rewind()?;
-        Ok(file.take(self.length))
     }
 }
 

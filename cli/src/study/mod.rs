@@ -47,11 +47,8 @@ pub(crate) async fn run(command: Command, database: Database) -> Result<ExitCode
     Ok(ExitCode::SUCCESS)
 }
 
-/// Limits in the order of the output.
-type Named = Vec<(Arc<str>, Limit)>;
-
-/// The limits that `option` names.
-fn named(sourced: &Sourced, option: &str, names: &[String]) -> Result<Named> {
+/// The limits that `option` names, in the order of the output.
+fn named(sourced: &Sourced, option: &str, names: &[String]) -> Result<Vec<(Arc<str>, Limit)>> {
     let find = |(place, name): (usize, &String)| match sourced.limits.get(name) {
         None => Err(format!("{} defines no limit \"{name}\": define it there, or name another", sourced.source)),
         Some(_) if names[..place].contains(name) => Err(format!("{option} {name} is given twice: give it once")),

@@ -45,7 +45,7 @@ pub(crate) struct Fixture {
 
 pub(crate) async fn fixture(limits: &str) -> Fixture {
     let args = DatabaseArgs { database_url: None, schema: "rate_limit".to_owned() };
-    let running = Database::new(args).unwrap().start().await.unwrap();
+    let running = Database::new(args).unwrap().start(false).await.unwrap();
     let pool = running.ready_pool(2).await.unwrap();
     let limits = Limits::from_toml(limits).unwrap();
     let limiter = Limiter::with_config(pool.clone(), limits.clone(), LimiterConfig::default());

@@ -255,8 +255,8 @@ fn panel_of(panel: &Panel, tallest: f64) -> Markup {
             }
             @if panel.has_balance() {
                 figure {
-                    (chart::curve(&panel.balance_line(), panel.capacity(), &format!("the balance, up to the capacity of {}", amount(panel.capacity()))))
-                    figcaption class="axis" aria-hidden="true" { span { "0s" } span { "balance, capacity " (amount(panel.capacity())) } span { (length) } }
+                    (chart::curve(&panel.balance_line(), panel.limit.capacity(), &format!("the balance, up to the capacity of {}", amount(panel.limit.capacity()))))
+                    figcaption class="axis" aria-hidden="true" { span { "0s" } span { "balance, capacity " (amount(panel.limit.capacity())) } span { (length) } }
                 }
             }
         }

@@ -10,6 +10,7 @@ use std::time::{Duration, Instant};
 use fastrand::Rng;
 use hdrhistogram::Histogram;
 use serde::Serialize;
+use serde_json::json;
 use sqlx::Connection;
 use tokio::task::JoinSet;
 
@@ -31,7 +32,7 @@ const WALKERS: u32 = 512;
 const TURNS: u32 = 4;
 
 pub(crate) async fn run(args: BenchArgs, database: Database) -> Result<()> {
-    let running = database.start_durable().await?;
+    let running = database.start(true).await?;
     let setup = BenchSetup::open(&running, &args).await?;
     let interrupted = interrupt();
     let measured = tokio::select! {
@@ -52,34 +53,49 @@ pub(crate) async fn run(args: BenchArgs, database: Database) -> Result<()> {
 
 async fn bench(args: &BenchArgs, running: &Running, setup: &BenchSetup) -> Result<()> {
     let version: String = sqlx::query_scalar("SHOW server_version").fetch_one(&setup.pool).await?;
-    let mut report = Report {
-        postgresql: version.split(' ').next().unwrap_or_default().to_owned(),
-        private: running.private_source().is_some(),
-        schema: running.schema.name().to_owned(),
-        seconds: args.seconds.as_secs_f64(),
-        durability: args.durability.clone(),
-        lanes: args.lanes,
-        round_trip: Latency::default(),
-        measurements: Vec::new(),
-    };
+    // Without a distribution's suffix: `18.4`.
+    let version = version.split(' ').next().unwrap_or_default();
+    // Whether the server was started for this run, on this machine.
+    let is_private = running.private_source().is_some();
+    let (schema, seconds) = (running.schema.name(), args.seconds.as_secs_f64());
+    let place = if is_private { "started for this run".to_owned() } else { format!("schema {}", shown(schema, 30)) };
+    let (lanes, durability) = (many(args.lanes.into(), "lane"), &args.durability);
     // As JSON, everything is printed at the end.
     let show = |lines: &[String]| if args.json { Ok(()) } else { output::lines(lines) };
-    show(&heading(&report))?;
+    show(&[
+        format!("PostgreSQL {version}, {place}: {lanes}, durability {durability}, {} s per line", plain(seconds)),
+        String::new(),
+        row("", ["decisions/s", "p50 ms", "p99 ms", "calls/batch", "retries"].map(str::to_owned)),
+    ])?;
     let progress =
         Progress::parts("measuring the round trip", 1 + Work::ALL.len() * setup.limiters.len() * TURNS as usize);
-    report.round_trip = round_trip(running, args.seconds).await?;
+    let round_trip = round_trip(running, args.seconds).await?;
     progress.add(1);
-    show(&[round_trip_row(report.round_trip)])?;
+    let [p50, p99] = [round_trip.p50_ms, round_trip.p99_ms].map(|time| format!("{time:.3}"));
+    show(&[row("SELECT 1 (round trip)", [String::new(), p50, p99, String::new(), String::new()])])?;
+    let mut measurements = Vec::new();
     for work in Work::ALL {
         let title = work.title(work.callers(args.callers));
         progress.now(format!("measuring {title}"));
         show(&[title])?;
         let figures = measure(setup, work, args, &progress).await?;
         show(&figures.iter().flat_map(rows).collect::<Vec<_>>())?;
-        report.measurements.extend(figures);
+        measurements.extend(figures);
     }
     drop(progress);
-    if args.json { output::line(json::line(&report)) } else { output::lines(meaning(&report)) }
+    if !args.json {
+        return output::lines(meaning(is_private, round_trip, &measurements));
+    }
+    output::line(json::line(&json!({
+        "postgresql": version,
+        "private": is_private,
+        "schema": schema,
+        "seconds": seconds,
+        "durability": durability,
+        "lanes": args.lanes,
+        "round_trip": round_trip,
+        "measurements": measurements,
+    })))
 }
 
 async fn round_trip(running: &Running, time: Duration) -> Result<Latency> {
@@ -87,16 +103,12 @@ async fn round_trip(running: &Running, time: Duration) -> Result<Latency> {
     let warm = WARM_UP.min(time / 4);
     let mut answers = Answers::default();
     let began = Instant::now();
-    loop {
+    while began.elapsed() < warm + time {
         let asked = Instant::now();
         sqlx::query("SELECT 1").execute(&mut connection).await?;
         let took = asked.elapsed();
-        let at = began.elapsed();
-        if at >= warm {
+        if began.elapsed() >= warm {
             answers.record(took);
-        }
-        if at >= warm + time {
-            break;
         }
     }
     let _ = connection.close().await; // An error does not matter here: the measurement is done.
@@ -125,16 +137,16 @@ async fn measure(setup: &BenchSetup, work: Work, args: &BenchArgs, progress: &Pr
     for (isolation, limiter) in &setup.limiters {
         load(limiter, callers, random, WARM_UP.min(args.seconds / 4), &Arc::default()).await?;
         // With the limiter's counts before the first turn.
-        series.push((*isolation, limiter, Arc::<Mutex<Answers>>::default(), limiter.batches(), limiter.retries()));
+        let answers = Arc::<Mutex<Answers>>::default();
+        series.push((*isolation, limiter, answers, Duration::ZERO, limiter.batches(), limiter.retries()));
     }
     for _ in 0..TURNS {
-        for (_, limiter, answers, ..) in &series {
-            let took = load(limiter, callers, random, args.seconds / TURNS, answers).await?;
-            locked(answers).took += took;
+        for (_, limiter, answers, took, ..) in &mut series {
+            *took += load(limiter, callers, random, args.seconds / TURNS, answers).await?;
             progress.add(1);
         }
     }
-    let figures = series.into_iter().map(|(isolation, limiter, answers, batches, retries)| {
+    let figures = series.into_iter().map(|(isolation, limiter, answers, took, batches, retries)| {
         let answers = locked(&answers);
         let decisions = answers.times.len();
         if decisions == 0 {
@@ -151,7 +163,7 @@ async fn measure(setup: &BenchSetup, work: Work, args: &BenchArgs, progress: &Pr
             denied: answers.denied,
             errors: answers.errors,
             first_error: answers.first_error.clone(),
-            decisions_per_second: rounded(decisions as f64 / answers.took.as_secs_f64()),
+            decisions_per_second: rounded(decisions as f64 / took.as_secs_f64()),
             latency: answers.latency(),
             calls_per_batch: rounded(decisions as f64 / batches.max(1) as f64),
             retries_per_decision: rounded(retries as f64 / decisions as f64),
@@ -169,8 +181,6 @@ struct Answers {
     denied: u64,
     errors: u64,
     first_error: Option<String>,
-    /// How long the callers ran.
-    took: Duration,
 }
 
 /// Longer calls count as calls of an hour.
@@ -179,7 +189,7 @@ const LONGEST: u64 = 3_600_000_000_000;
 impl Default for Answers {
     fn default() -> Self {
         let times = Histogram::new_with_bounds(1, LONGEST, 2).expect("2 digits and an upper bound above 2 are valid");
-        Self { times, denied: 0, errors: 0, first_error: None, took: Duration::ZERO }
+        Self { times, denied: 0, errors: 0, first_error: None }
     }
 }
 
@@ -247,21 +257,7 @@ async fn call(limiter: Limiter, items: impl Iterator<Item = Item>, answers: Arc<
     }
 }
 
-#[derive(Serialize)]
-struct Report {
-    /// The server's version without a distribution's suffix: `18.4`.
-    postgresql: String,
-    /// Whether the server was started for this run, on this machine.
-    private: bool,
-    schema: String,
-    seconds: f64,
-    durability: String,
-    lanes: u16,
-    round_trip: Latency,
-    measurements: Vec<Figures>,
-}
-
-#[derive(Clone, Copy, Default, Serialize)]
+#[derive(Clone, Copy, Serialize)]
 struct Latency {
     p50_ms: f64,
     p99_ms: f64,
@@ -292,23 +288,6 @@ fn rounded(number: f64) -> f64 {
     (number * 1000.0).round() / 1000.0
 }
 
-fn heading(report: &Report) -> [String; 3] {
-    let Report { postgresql, schema, durability, .. } = report;
-    let place =
-        if report.private { "started for this run".to_owned() } else { format!("schema {}", shown(schema, 30)) };
-    let (lanes, seconds) = (many(report.lanes.into(), "lane"), plain(report.seconds));
-    [
-        format!("PostgreSQL {postgresql}, {place}: {lanes}, durability {durability}, {seconds} s per line"),
-        String::new(),
-        row("", ["decisions/s", "p50 ms", "p99 ms", "calls/batch", "retries"].map(str::to_owned)),
-    ]
-}
-
-fn round_trip_row(Latency { p50_ms, p99_ms }: Latency) -> String {
-    let none = String::new;
-    row("SELECT 1 (round trip)", [none(), format!("{p50_ms:.3}"), format!("{p99_ms:.3}"), none(), none()])
-}
-
 fn rows(figures: &Figures) -> Vec<String> {
     let title = format!("  {}", figures.isolation.replace('-', " ").to_uppercase());
     let cells = [
@@ -331,14 +310,14 @@ fn row(title: &str, [rate, p50, p99, calls, retries]: [String; 5]) -> String {
 }
 
 /// The lines below the table, which explain the figures.
-fn meaning(report: &Report) -> Vec<String> {
+fn meaning(is_private: bool, round_trip: Latency, measurements: &[Figures]) -> Vec<String> {
     // The figures of each work at its first isolation level.
-    let first = |work| report.measurements.iter().find(|figures| figures.work == work);
+    let first = |work| measurements.iter().find(|figures| figures.work == work);
     let figures: Vec<&Figures> = Work::ALL.into_iter().filter_map(first).collect();
     let [lone, hot, many, denied] = figures[..] else { return Vec::new() };
     let [hot, many, denied] = [hot, many, denied].map(|figures| about(figures.decisions_per_second));
     let took = lone.latency.p50_ms;
-    let way = report.round_trip.p50_ms.min(took);
+    let way = round_trip.p50_ms.min(took);
     let mut lines = vec![
         String::new(),
         "p50, p99: 50 % and 99 % of the calls took at most this long. retries: per decision.".to_owned(),
@@ -350,7 +329,7 @@ fn meaning(report: &Report) -> Vec<String> {
             "A lone call takes {took:.2} ms: {way:.2} ms for the round trip to the server, and the rest to decide and commit."
         ),
     ];
-    if report.private {
+    if is_private {
         lines.push(
             "This was a private server with default settings, on the callers' machine. To measure yours, use --database-url."
                 .to_owned(),

@@ -11,8 +11,8 @@ use sqlx::PgPool;
 use crate::database::Running;
 use crate::error::{CliError, Result};
 use crate::output::Progress;
-use crate::text::grouped;
-use pg_limiter::{Durability, Isolation, Item, Limit, Limiter, LimiterConfig, Limits, RetryPolicy};
+use crate::text::{grouped, many};
+use pg_limiter::{Durability, Isolation, Item, Limit, Limiter, LimiterConfig, Limits};
 
 /// How much longer than planned the measurements may take. Soon after that, the rows of a killed run are idle.
 const OVERTIME: Duration = Duration::from_secs(15);
@@ -52,12 +52,12 @@ impl BenchSetup {
         let with = |(name, isolation)| {
             let mut config = config.clone();
             config.isolation = isolation;
-            (name, limiter(config))
+            ["both", name].contains(&args.isolation.as_str()).then(|| (name, limiter(config)))
         };
-        let limiters: Vec<_> = args.isolations().map(with).collect();
+        let levels = [("serializable", Isolation::Serializable), ("read-committed", Isolation::ReadCommitted)];
+        let limiters: Vec<_> = levels.into_iter().filter_map(with).collect();
         let owed = limiters.iter().fold(OVERTIME, |owed, _| owed + args.seconds);
         config.isolation = Isolation::ReadCommitted;
-        config.retry = RetryPolicy::default();
         config.retry.deadline = TO_CLEAR;
         let clearing = limiter(config);
         let setup = Self { open, owing, owed, limiters, clearing, pool };
@@ -132,7 +132,7 @@ impl Work {
     }
 
     pub(super) fn title(self, callers: u32) -> String {
-        let callers = if callers == 1 { "1 caller".to_owned() } else { format!("{} callers", grouped(callers.into())) };
+        let callers = many(callers.into(), "caller");
         match self {
             Self::LoneCaller => "a lone caller".to_owned(),
             Self::OneKey => format!("{callers}, one key"),
@@ -170,13 +170,6 @@ pub(crate) struct BenchArgs {
     /// Print one JSON object
     #[arg(long)]
     pub(super) json: bool,
-}
-
-impl BenchArgs {
-    pub(super) fn isolations(&self) -> impl Iterator<Item = (&'static str, Isolation)> {
-        let all = [("serializable", Isolation::Serializable), ("read-committed", Isolation::ReadCommitted)];
-        all.into_iter().filter(|(name, _)| ["both", name].contains(&self.isolation.as_str()))
-    }
 }
 
 /// The longest measurement. It bounds the time until the rows of a killed run are idle.

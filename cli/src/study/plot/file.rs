@@ -9,7 +9,6 @@ use plotters::drawing::IntoDrawingArea;
 
 use crate::error::{CliError, Result};
 use crate::output::Progress;
-use crate::study::plot::axes::Bins;
 use crate::study::plot::picture::{FAMILY, FINENESS, Picture};
 use crate::text::parse_micros;
 
@@ -66,7 +65,7 @@ pub(crate) struct PlotArgs {
     plot: Option<PathBuf>,
     /// Length of a bar, such as 10s [default: a round length that gives about 100 bars]
     #[arg(long, help_heading = HEADING, value_name = "LENGTH", value_parser = bar)]
-    bin: Option<i64>,
+    pub(crate) bin: Option<i64>,
 }
 
 const HEADING: &str = "The picture";
@@ -87,11 +86,6 @@ impl PlotArgs {
             return refused("this is a folder; name a file".to_owned());
         }
         Ok(Some(path))
-    }
-
-    /// The bars from the first time to the last. `finest` is the resolution of the times.
-    pub(crate) fn bins(&self, first: i64, last: i64, finest: i64) -> Result<Bins> {
-        Bins::over(first, last, self.bin, finest)
     }
 }
 

@@ -94,10 +94,6 @@ impl Panel {
         points
     }
 
-    pub(crate) fn capacity(&self) -> f64 {
-        self.limit.capacity()
-    }
-
     pub(crate) fn has_slots(&self) -> bool {
         self.limit.kind() == Kind::Concurrency
     }

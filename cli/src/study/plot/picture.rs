@@ -168,14 +168,10 @@ fn width<B: DrawingBackend>(area: &Area<B>, text: &str, size: f64) -> Drawn<B, i
 fn fitting<B: DrawingBackend>(area: &Area<B>, text: &str, size: f64, room: i32) -> Drawn<B, String> {
     let text = one_line(text);
     let mut letters = columns(&text).min(200);
-    loop {
-        let text = shortened(&text, letters);
-        let width = width(area, &text, size)?;
-        if width <= room || letters <= 8 {
-            return Ok(text);
-        }
-        letters = (letters * room.unsigned_abs() as usize / width.unsigned_abs() as usize).min(letters - 1);
+    while letters > 8 && width(area, &shortened(&text, letters), size)? > room {
+        letters -= 1;
     }
+    Ok(shortened(&text, letters))
 }
 
 /// Rounds the amounts of a line to this unit, and leaves out the points within its level parts.
@@ -243,7 +239,7 @@ impl<'a, B: DrawingBackend> Strip<'a, B> {
     }
 
     fn draw_balance(&self, top: i32, has_times: bool) -> Drawn<B> {
-        let (line, capacity) = (self.panel.balance_line(), self.panel.capacity());
+        let (line, capacity) = (self.panel.balance_line(), self.panel.limit.capacity());
         let closest = if self.panel.has_slots() { 1.0 } else { 0.0 };
         let amounts = marks(line.iter().map(|(_, value)| *value).chain([capacity]), 2, closest);
         let line = levelled(line, (amounts[amounts.len() - 1] - amounts[0]) / f64::from(LOWER));

@@ -95,15 +95,11 @@ impl Event {
 
 /// The calls that took leases, by the names that the file gives to them.
 pub(super) struct Leases<'l> {
-    limits: &'l Limits,
-    named: HashMap<String, Call>,
+    pub(super) limits: &'l Limits,
+    pub(super) named: HashMap<String, Call>,
 }
 
-impl<'l> Leases<'l> {
-    pub(super) fn new(limits: &'l Limits) -> Self {
-        Self { limits, named: HashMap::new() }
-    }
-
+impl Leases<'_> {
     /// Gives a call on a concurrency limit a lease, and a release or a renewal the call that it is for: the last one before it
     /// with that lease. Events must be in the order of time. `place`: that of the event's line.
     pub(super) fn name(&mut self, event: &mut Event, place: usize) -> Result<(), String> {

@@ -3,9 +3,29 @@
 mod access_log;
 mod events;
 mod recording;
-mod replay;
 mod sandbox;
 mod tally;
+
+use std::collections::HashSet;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use clap::Args;
+
+use crate::database::Database;
+use crate::error::{CliError, Result};
+use crate::input;
+use crate::limit_args::Sourced;
+use crate::output::{self, Progress};
+use crate::study::bad_lines::{Bound, LineArgs};
+use crate::study::lines::Source;
+use crate::study::plot::{Became, Bins, Clock, Panel, Picture, PlotArgs};
+use crate::study::replay::recording::{Fault, Log, Recording};
+use crate::study::replay::sandbox::{Purpose, in_time_order};
+use crate::study::replay::tally::{Decisions, Tally, table};
+use crate::study::{defined, named};
+use crate::text::{describe, escaped, grouped};
+use pg_limiter::{Call, Decision, InvalidCall, Item, Kind, Limit, Op};
 
 pub use access_log::{LogFormat, LogLine};
 pub use events::Event;
@@ -13,5 +33,252 @@ pub use events::Event;
 pub(crate) use access_log::LogOptions;
 #[cfg(test)]
 pub(crate) use events::YEARS;
-pub(crate) use replay::{ReplayArgs, panels_of_log, run};
 pub(crate) use sandbox::{CHUNK, Sandbox, Timed};
+
+#[derive(Args, Debug)]
+pub(crate) struct ReplayArgs {
+    /// Limits file: TOML, or JSON if its name ends in .json; `-` is standard input [default: the limits that are stored in the
+    /// database]
+    #[arg(long, value_name = "FILE")]
+    limits: Option<PathBuf>,
+    /// Recorded calls, one JSON object per line, such as
+    /// {"at": 1767225600123, "op": "limit", "limit": "send_message", "key": "u1", "count": 1}; `-` is standard input
+    #[arg(long, value_name = "FILE", conflicts_with_all = ["access_log", "apply", "key", "log_format"])]
+    events: Option<PathBuf>,
+    /// For an access log: the limit to apply to each request; repeat for several limits, each of which is applied alone
+    #[arg(long, value_name = "NAME", requires = "access_log")]
+    apply: Vec<String>,
+    /// Access log of a web server; `-` is standard input
+    #[arg(long, value_name = "FILE", requires = "apply")]
+    access_log: Option<PathBuf>,
+    #[command(flatten)]
+    log: LogOptions,
+    #[command(flatten)]
+    lines: LineArgs,
+    #[command(flatten)]
+    plot: PlotArgs,
+    /// Draw only the traffic of this key, with its balance [default: all keys together]
+    #[arg(long, value_name = "KEY", requires = "plot")]
+    only_key: Option<String>,
+    /// Print the decision on each line as JSON instead of a table, in the order of the lines
+    #[arg(long)]
+    json: bool,
+}
+
+impl ReplayArgs {
+    fn recorded(&self) -> Option<&Path> {
+        self.events.as_deref().or(self.access_log.as_deref())
+    }
+}
+
+pub(crate) async fn run(args: ReplayArgs, database: Database) -> Result<()> {
+    if args.recorded().is_some_and(input::is_stdin) && args.limits.as_deref().is_some_and(input::is_stdin) {
+        return Err(CliError::usage(
+            "--limits and the recorded calls cannot both be standard input: name a file for one of them",
+        ));
+    }
+    let file = args.plot.file()?;
+    let sourced = Sourced::read(args.limits.as_deref(), &database).await?;
+    let sourced = sourced.ok_or_else(|| {
+        CliError::usage("no limits given: use --limits FILE, or store them with `pg-limiter limits apply`")
+    })?;
+    let recording = read(&args, sourced)?;
+    recording.summary.notes.iter().for_each(output::note);
+    let drawn = file.map(|_| panels(&recording, &args.plot, args.only_key.as_deref())).transpose()?;
+    let mut panels = drawn.unwrap_or_default();
+
+    let running = database.start(false).await?;
+    let mut sandbox = Sandbox::open(&running).await?;
+    let calls = usize::try_from(recording.summary.calls).unwrap_or(usize::MAX);
+    let progress = Progress::parts("replaying", calls.saturating_mul(recording.passes().len()));
+    let tallies = replay(args.json, &recording, &mut panels, &mut sandbox, &progress).await?;
+    drop(progress);
+    sandbox.close().await?;
+
+    if let Some(file) = file {
+        picture(&args, panels).save(file)?;
+    }
+    if args.json { Ok(()) } else { output::lines(tables(&args, &recording, &tallies)) }
+}
+
+/// Replays the recording, each limit of an access log alone. With `json`, prints the decisions. Adds the calls to the panels, if
+/// there are any.
+async fn replay(
+    json: bool,
+    recording: &Recording,
+    panels: &mut [Panel],
+    sandbox: &mut Sandbox,
+    progress: &Progress,
+) -> Result<Vec<Tally>> {
+    let mut tallies = Vec::new();
+    for applied in recording.passes() {
+        let (mut tally, mut decisions) = (Tally::default(), Decisions::default());
+        let questions = questions(panels, applied);
+        let mut lines = in_time_order(questions, recording.pass(applied, &Progress::hidden())?).peekable();
+        while lines.peek().is_some() {
+            let mut calls = Vec::new();
+            for next in lines.by_ref().take(CHUNK) {
+                match next {
+                    Ok(timed) => calls.push(timed),
+                    // Unreadable lines were counted before: only JSON has an object for each.
+                    Err(Fault::Line(line)) if json => decisions.add_bad(&line),
+                    Err(Fault::Line(_)) => {}
+                    Err(Fault::End(error)) => return Err(error),
+                }
+            }
+            for (timed, decision) in sandbox.decide(calls, &recording.limits).await? {
+                add(panels, &timed, &decision);
+                let Purpose::Line(place) = timed.tag else { continue };
+                progress.add(1);
+                if json {
+                    decisions.add(place, timed.op, &decision);
+                } else {
+                    tally.add(&timed, &decision);
+                }
+            }
+            decisions.print()?;
+        }
+        tallies.push(tally);
+    }
+    Ok(tallies)
+}
+
+const MOST_PANELS: usize = 20;
+
+/// The panels of a picture, which show all keys of their limits together, or one.
+fn panels(recording: &Recording, args: &PlotArgs, only_key: Option<&str>) -> Result<Vec<Panel>> {
+    let Recording { limits, summary, .. } = recording;
+    let (first, last) = summary.span.unwrap_or_default();
+    let bins = Bins::over(first, last, args.bin, summary.resolution)?;
+    let only_key = only_key.map(|text| recording.key_named(text));
+    let mut buckets = recording.buckets();
+    if buckets.is_empty() {
+        // No calls: draw an empty panel for every limit. Those of an access log are known.
+        buckets.extend(limits.iter().map(|(name, _)| (name.into(), HashSet::new())));
+    }
+    buckets.retain(|(_, keys)| only_key.as_ref().is_none_or(|key| keys.contains(key)));
+    if only_key.is_some() && buckets.is_empty() {
+        return Err(CliError::usage("no recorded call has the key of --only-key"));
+    }
+    buckets.retain(|(name, _)| limits.get(name).is_some_and(|limit| limit.kind() != Kind::Gate));
+    if buckets.is_empty() {
+        return Err(CliError::usage("--plot has nothing to draw: the calls use no limit that takes tokens"));
+    }
+    if buckets.len() > MOST_PANELS {
+        output::note(format!("the calls use {} limits: only the first {MOST_PANELS} are drawn", buckets.len()));
+        buckets.truncate(MOST_PANELS);
+    }
+    let panel = |(name, keys): (Arc<str>, HashSet<Arc<str>>)| {
+        let all = keys.len();
+        let is_one = only_key.is_some() || all <= 1;
+        let about = if is_one { String::new() } else { format!("{} keys together", grouped(all as u64)) };
+        let key = only_key.clone().or_else(|| keys.into_iter().next().filter(|_| is_one));
+        Some(Panel::new(&name, *limits.get(&name)?, about, bins, key))
+    };
+    Ok(buckets.into_iter().filter_map(panel).collect())
+}
+
+/// The questions for the balances to draw, in the order of time. The tag is the index of the panel.
+/// `applied`: for an access log, the limit of the pass.
+fn questions(panels: &[Panel], applied: Option<&Arc<str>>) -> Vec<Timed<Purpose>> {
+    let mut questions = Vec::new();
+    for (place, panel) in panels.iter().enumerate() {
+        let is_decided = applied.is_none_or(|name| *name == panel.name);
+        let Some(key) = panel.key.as_deref().filter(|_| is_decided) else { continue };
+        let call = Call::from(Item::new(&*panel.name, key).count(0));
+        let question = |at| Timed { at, op: Op::Check, call: call.clone(), tag: Purpose::Balance(place) };
+        questions.extend(panel.moments().map(question));
+    }
+    questions.sort_by_key(|question| question.at);
+    questions
+}
+
+/// Adds a call of the recording, or the answer to one of the questions.
+fn add(panels: &mut [Panel], timed: &Timed<Purpose>, decision: &Result<Decision, InvalidCall>) {
+    let Ok(decision) = decision else { return };
+    if let Purpose::Balance(panel) = timed.tag {
+        panels[panel].balance(timed.at, decision.remaining());
+        return;
+    }
+    for (item, state) in timed.call.items().iter().zip(decision.limits()).filter(|_| timed.op == Op::Limit) {
+        let has_key = |panel: &Panel| panel.key.as_ref().is_none_or(|key| **key == *item.key().as_str());
+        let panel = panels.iter_mut().find(|panel| panel.name == state.limit && has_key(panel));
+        if let Some(panel) = panel {
+            panel.add(timed.at, item.tokens(), Became::of(decision, state.denied), state.remaining);
+        }
+    }
+}
+
+fn read(args: &ReplayArgs, sourced: Sourced) -> Result<Recording> {
+    match (&args.events, args.apply.as_slice(), &args.access_log) {
+        (Some(events), ..) => Recording::read(Source::open(events)?, None, sourced.limits, &args.lines),
+        (None, applied @ [_, ..], Some(log)) => {
+            let applied = named(&sourced, "--apply", applied)?;
+            if let Some((name, _)) = applied.iter().find(|(_, limit)| limit.kind() == Kind::Concurrency) {
+                return Err(CliError::usage(format!(
+                    "\"{name}\" counts slots, and a log does not say when a request gave its slot back: apply another limit"
+                )));
+            }
+            if args.json && applied.len() > 1 {
+                return Err(CliError::usage("--json prints the decisions of one limit: give --apply once"));
+            }
+            let (source, log) = (Source::open(log)?, Log::new(&args.log, &applied)?);
+            Recording::read(source, Some(log), sourced.limits, &args.lines)
+        }
+        _ => Err(CliError::usage("nothing to replay: use --events FILE, or --apply NAME and --access-log FILE")),
+    }
+}
+
+/// The tables, one for each limit that was applied.
+fn tables(args: &ReplayArgs, recording: &Recording, tallies: &[Tally]) -> Vec<String> {
+    let by = args.access_log.as_ref().map(|_| args.log.key());
+    let mut lines = Vec::new();
+    for (place, tally) in tallies.iter().enumerate() {
+        if place > 0 {
+            lines.push(String::new());
+        }
+        let name = args.apply.get(place);
+        lines.extend(name.and_then(|name| Some(describe(name, recording.limits.get(name)?))));
+        lines.extend(table(tally, by, recording.summary.span));
+    }
+    lines
+}
+
+fn picture(args: &ReplayArgs, panels: Vec<Panel>) -> Picture {
+    let name = |path: &Path| match path.file_name() {
+        Some(name) if !input::is_stdin(path) => name.to_string_lossy().into_owned(),
+        _ => input::name(path),
+    };
+    let mut heading = args.recorded().map(name).unwrap_or_default();
+    if args.access_log.is_some() {
+        heading.push_str(&format!(", limited by {}", args.log.key()));
+    }
+    if let Some(key) = &args.only_key {
+        heading.push_str(&format!(", the key {}", escaped(key)));
+    }
+    Picture { heading, clock: Clock::Utc, panels }
+}
+
+/// Applies each limit alone to the requests of an access log of at most `most` lines, and returns a panel for each, and notes on
+/// the lines.
+pub(crate) async fn panels_of_log(
+    log: &[u8],
+    options: &LogOptions,
+    named: &[(Arc<str>, Limit)],
+    most: usize,
+    sandbox: &mut Sandbox,
+) -> Result<(Vec<Panel>, Vec<String>)> {
+    let limits = defined(named)?;
+    let source = Source::bytes("the access log", log)?;
+    let lines = LineArgs { max_bad_lines: Bound::Percent(1.0), strict: false, sort_window: 250_000 };
+    let recording = Recording::read(source, Some(Log::new(options, named)?), limits, &lines)?;
+    if recording.summary.lines == 0 {
+        return Err(CliError::usage("the access log has no lines"));
+    }
+    if recording.summary.lines > most as u64 {
+        return Err(CliError::usage(format!("the access log has more than {} lines", grouped(most as u64))));
+    }
+    let mut panels = panels(&recording, &PlotArgs::default(), None)?;
+    replay(false, &recording, &mut panels, sandbox, &Progress::hidden()).await?;
+    Ok((panels, recording.summary.notes))
+}

@@ -1,7 +1,7 @@
 //! The recording to replay: calls with their times.
 
 use std::borrow::Cow;
-use std::collections::{BTreeMap, HashSet};
+use std::collections::{BTreeMap, HashMap, HashSet};
 use std::sync::Arc;
 
 use crate::error::{CliError, Result};
@@ -38,7 +38,7 @@ pub(super) struct Summary {
     pub(super) span: Option<(i64, i64)>,
     /// The resolution of the times: a second or less.
     pub(super) resolution: i64,
-    /// The keys that take tokens, by limit, if they are needed.
+    /// The keys that take tokens, by limit.
     buckets: BTreeMap<Arc<str>, HashSet<Arc<str>>>,
     /// Notes on the lines, for the user.
     pub(super) notes: Vec<String>,
@@ -48,23 +48,17 @@ pub(super) struct Summary {
 const SECONDS: std::ops::Range<i64> = 473_385_600_000..4_102_444_800_000;
 
 impl Recording {
-    pub(super) fn read(
-        source: Source,
-        log: Option<Log>,
-        limits: Limits,
-        args: &LineArgs,
-        needs_keys: bool,
-    ) -> Result<Self> {
+    pub(super) fn read(source: Source, log: Option<Log>, limits: Limits, args: &LineArgs) -> Result<Self> {
         let window = args.sort_window;
         let mut recording = Self { source, log, limits, window, summary: Summary::default() };
         let name = &recording.source.name;
         let progress = Progress::bytes(format!("reading {name}"), recording.source.length);
         let mut bad_lines = BadLines::new(name, args, recording.log.as_ref().map(|log| log.advice));
         let mut summary = Summary { resolution: SECOND, ..Summary::default() };
-        let mut pass = recording.pass(0, &progress)?;
+        let mut pass = recording.pass(recording.passes().into_iter().next().flatten(), &progress)?;
         while let Some(next) = pass.next() {
             match next {
-                Ok(timed) => summary.add(&timed, needs_keys),
+                Ok(timed) => summary.add(&timed),
                 Err(Fault::Line(line)) => bad_lines.add(line, pass.read)?,
                 Err(Fault::End(error)) => return Err(error),
             }
@@ -77,22 +71,17 @@ impl Recording {
             summary.notes.push(format!("{name} {what}"));
         }
         let (lacking, field) = &pass.lacking;
+        let lack = |number: u64| format!("{} of {} requests have no", grouped(number), grouped(summary.calls));
         if let Some(Log { key, .. }) = recording.log.as_ref().filter(|_| *lacking > 0) {
+            let is_key = **field == *key.name;
             if *lacking == summary.calls {
-                let option = if **field == *key.name {
-                    "--key"
-                } else {
-                    "--trusted-header, or with --log-format json:http_HEADER=FIELD"
-                };
-                return Err(CliError::usage(format!(
-                    "{name}: no request has the field {field}: name another with {option}"
-                )));
+                let header = "--trusted-header, or with --log-format json:http_HEADER=FIELD";
+                let option = if is_key { "--key" } else { header };
+                let reason = format!("{name}: no request has the field {field}: name another with {option}");
+                return Err(CliError::usage(reason));
             }
-            if **field != *key.name {
-                let (lacking, all) = (grouped(*lacking), grouped(summary.calls));
-                summary
-                    .notes
-                    .push(format!("{lacking} of {all} requests have no field {field}: their key is that of the peer"));
+            if !is_key {
+                summary.notes.push(format!("{} field {field}: their key is that of the peer", lack(*lacking)));
             }
         }
         // Times of events that a program made up begin at 0.
@@ -100,8 +89,7 @@ impl Recording {
             summary.notes.push(format!("{name} begins in 1970: `at` counts milliseconds, and these may be seconds"));
         }
         if let Some(Log { key, .. }) = recording.log.as_ref().filter(|_| summary.without_key > 0) {
-            let (empty, all) = (grouped(summary.without_key), grouped(summary.calls));
-            summary.notes.push(format!("{empty} of {all} requests have no {}: they share the empty key", key.name));
+            summary.notes.push(format!("{} {}: they share the empty key", lack(summary.without_key), key.name));
         }
         drop(pass);
         recording.summary = summary;
@@ -113,9 +101,9 @@ impl Recording {
         self.log.as_ref().map_or_else(|| text.into(), |log| log.key.named(text).into())
     }
 
-    /// The number of passes over the recording: an access log is replayed once for each limit, because each is applied alone.
-    pub(super) fn passes(&self) -> usize {
-        self.log.as_ref().map_or(1, |log| log.applied.len())
+    /// The passes over the recording: one, or for an access log one for each limit, because each is applied alone.
+    pub(super) fn passes(&self) -> Vec<Option<&Arc<str>>> {
+        self.log.as_ref().map_or_else(|| vec![None], |log| log.applied.iter().map(Some).collect())
     }
 
     /// The keys that take tokens, by limit: limits of an access log in the order in which they are applied, limits of events by
@@ -129,17 +117,13 @@ impl Recording {
         log.applied.iter().map(|limit| (Arc::clone(limit), keys.clone())).collect()
     }
 
-    /// For an access log: the limit that this pass applies.
-    pub(super) fn applied(&self, pass: usize) -> Option<&Arc<str>> {
-        self.log.as_ref()?.applied.get(pass)
-    }
-
-    pub(super) fn pass(&self, number: usize, progress: &Progress) -> Result<Pass<'_>> {
+    /// `applied`: for an access log, the limit that this pass applies.
+    pub(super) fn pass(&self, applied: Option<&Arc<str>>, progress: &Progress) -> Result<Pass<'_>> {
         Ok(Pass {
             recording: self,
             lines: self.source.lines(self.log.is_none(), progress)?,
-            limit: self.applied(number).cloned().unwrap_or_default(),
-            leases: Leases::new(&self.limits),
+            limit: applied.cloned().unwrap_or_default(),
+            leases: Leases { limits: &self.limits, named: HashMap::new() },
             waiting: BTreeMap::new(),
             last: None,
             read: 0,
@@ -147,17 +131,37 @@ impl Recording {
             lacking: (0, Box::default()),
         })
     }
+
+    /// Parses a line. Returns its time, too.
+    fn parse(&self, line: &[u8]) -> Result<(i64, Parsed), UnreadableLine> {
+        if let Some(Log { format, key, .. }) = &self.log {
+            let line = text_of(line);
+            let line = format.parse(&line)?;
+            let of_line = key.of(&line)?;
+            let missing = key.missing(&line, of_line.as_deref());
+            return Ok((line.at_micros(), Parsed::Request(of_line.unwrap_or_default().into(), missing)));
+        }
+        let line = std::str::from_utf8(line).map_err(|_| "the line is not UTF-8".to_owned())?;
+        let event = Event::parse(line).map_err(|reason| {
+            let option = of_known_format(line, "").map(|option| format!(" {option}"));
+            let is_log = option.is_some() || !line.starts_with('{');
+            let option = option.unwrap_or_default();
+            let of_log = || format!("to read an access log, use --access-log FILE --apply NAME{option}");
+            UnreadableLine { hint: is_log.then(of_log), ..reason.into() }
+        })?;
+        Ok((event.at, Parsed::Event(event.into())))
+    }
 }
 
 impl Summary {
-    fn add(&mut self, timed: &Timed<Purpose>, needs_keys: bool) {
+    fn add(&mut self, timed: &Timed<Purpose>) {
         self.calls += 1;
         self.span = Some((self.span.map_or(timed.at, |(first, _)| first), timed.at));
         self.resolution = finer(self.resolution, timed.at);
         for item in timed.call.items() {
             let key = item.key().as_str();
             self.without_key += u64::from(key.is_empty());
-            if needs_keys && timed.op == Op::Limit {
+            if timed.op == Op::Limit {
                 self.buckets.entry(item.limit_name().into()).or_default().insert(key.into());
             }
         }
@@ -267,38 +271,12 @@ enum Parsed {
     Request(Box<str>, Option<Box<str>>),
 }
 
-impl Recording {
-    /// Parses a line. Returns its time, too.
-    fn parse(&self, line: &[u8]) -> Result<(i64, Parsed), UnreadableLine> {
-        if let Some(Log { format, key, .. }) = &self.log {
-            let line = text_of(line);
-            let line = format.parse(&line)?;
-            let of_line = key.of(&line)?;
-            let missing = key.missing(&line, of_line.as_deref());
-            return Ok((line.at_micros(), Parsed::Request(of_line.unwrap_or_default().into(), missing)));
-        }
-        let line = std::str::from_utf8(line).map_err(|_| "the line is not UTF-8".to_owned())?;
-        let event = Event::parse(line).map_err(|reason| {
-            let option = of_known_format(line, "").map(|option| format!(" {option}"));
-            let is_log = option.is_some() || !line.starts_with('{');
-            let option = option.unwrap_or_default();
-            let of_log = || format!("to read an access log, use --access-log FILE --apply NAME{option}");
-            UnreadableLine { hint: is_log.then(of_log), ..reason.into() }
-        })?;
-        Ok((event.at, Parsed::Event(event.into())))
-    }
-}
-
 /// The text of a line. Clients can put any bytes into a log: those that are no text are escaped as nginx and Apache do it, so that
 /// values that differ do not become equal.
 fn text_of(line: &[u8]) -> Cow<'_, str> {
-    if let Ok(line) = std::str::from_utf8(line) {
-        return line.into();
+    let escaped = |bytes: &[u8]| bytes.iter().map(|byte| format!("\\x{byte:02X}")).collect::<String>();
+    match std::str::from_utf8(line) {
+        Ok(line) => line.into(),
+        Err(_) => line.utf8_chunks().flat_map(|part| [part.valid().into(), escaped(part.invalid())]).collect(),
     }
-    let mut text = String::with_capacity(line.len());
-    for chunk in line.utf8_chunks() {
-        text.push_str(chunk.valid());
-        chunk.invalid().iter().for_each(|byte| text.push_str(&format!("\\x{byte:02X}")));
-    }
-    text.into()
 }

@@ -14,8 +14,6 @@ use pg_limiter::{Call, CallAt, Decision, InvalidCall, Limits, Op, Schema, Transa
 pub(crate) struct Sandbox {
     connection: PgConnection,
     schema: Schema,
-    /// Those of the last call, prepared.
-    rate_limits: Option<TransactionLimiter>,
 }
 
 impl Sandbox {
@@ -37,7 +35,7 @@ impl Sandbox {
         }
         // Every run picks the same rows of sharded buckets.
         sqlx::raw_sql("SELECT setseed(0); SAVEPOINT fresh").execute(&mut connection).await?;
-        Ok(Self { connection, schema, rate_limits: None })
+        Ok(Self { connection, schema })
     }
 
     /// Decides calls, in the given order, which must be the order of time. Returns each with its decision.
@@ -48,14 +46,12 @@ impl Sandbox {
     ) -> Result<impl Iterator<Item = (Timed<T>, Result<Decision, InvalidCall>)> + use<T>> {
         let asked = |timed: &Timed<T>| CallAt::new(moment(timed.at), timed.op, timed.call.clone());
         let asked: Vec<CallAt> = calls.iter().map(asked).collect();
-        let rate_limits = || TransactionLimiter::in_schema(limits.clone(), self.schema.clone());
-        let rate_limits = self.rate_limits.get_or_insert_with(rate_limits);
+        let rate_limits = TransactionLimiter::in_schema(limits.clone(), self.schema.clone());
         Ok(calls.into_iter().zip(rate_limits.decide_at(&mut self.connection, &asked).await?))
     }
 
     /// Empties the tables, for another run with other limits.
     pub(crate) async fn rewind(&mut self) -> Result<()> {
-        self.rate_limits = None;
         sqlx::raw_sql("ROLLBACK TO SAVEPOINT fresh; SELECT setseed(0)").execute(&mut self.connection).await?;
         Ok(())
     }

@@ -2,9 +2,11 @@
 
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, HashMap};
+use std::iter;
 use std::sync::Arc;
 
 use jiff::Timestamp;
+use serde_json::json;
 
 use crate::error::Result;
 use crate::study::bad_lines::BadLine;
@@ -181,8 +183,9 @@ pub(super) struct Decisions {
 impl Decisions {
     pub(super) fn add(&mut self, place: usize, op: Op, decision: &Result<Decision, InvalidCall>) {
         let text = match decision {
-            Ok(decision) if matches!(op, Op::Release | Op::Renew) => json::was_held(decision),
-            Ok(decision) => json::decision(decision),
+            // Whether the lease was still held.
+            Ok(decision) if matches!(op, Op::Release | Op::Renew) => json::line(&json!({"ok": decision.is_allowed()})),
+            Ok(decision) => json::line(&json::decision(decision)),
             Err(error) => json::impossible(error),
         };
         self.waiting.insert(place, text);
@@ -190,16 +193,16 @@ impl Decisions {
 
     pub(super) fn add_bad(&mut self, line: &BadLine) {
         let message = format!("line {}: {}", line.number, line.why);
-        self.waiting.insert(line.place, json::line(&serde_json::json!({"error": "invalid_line", "message": message})));
+        self.waiting.insert(line.place, json::line(&json!({"error": "invalid_line", "message": message})));
     }
 
     /// Prints the lines that follow the last one.
     pub(super) fn print(&mut self) -> Result<()> {
-        let mut lines = Vec::new();
-        while let Some(text) = self.waiting.remove(&self.next) {
-            lines.push(text);
+        let next = || {
+            let text = self.waiting.remove(&self.next)?;
             self.next += 1;
-        }
-        if lines.is_empty() { Ok(()) } else { output::lines(lines) }
+            Some(text)
+        };
+        output::lines(iter::from_fn(next))
     }
 }

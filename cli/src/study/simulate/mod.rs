@@ -20,9 +20,21 @@ use crate::output::{self, Progress};
 use crate::study::plot::{Bar, Became, Bins, Clock, Panel, Picture};
 use crate::study::replay::{CHUNK, Sandbox, Timed};
 pub(crate) use crate::study::simulate::traffic::SimulateArgs;
-use crate::study::simulate::traffic::{MOST_CALLS, Traffic};
+use crate::study::simulate::traffic::{MOST_CALLS, OnDenial, Traffic};
 use crate::text::{aligned, grouped, percent, period_micros, tokens, wait};
 use pg_limiter::{Call, Item, Kind, LeaseId, Limit, Limits, Op};
+
+/// A question to the database. At the same time, the first variant goes first.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+enum Step {
+    Release(LeaseId),
+    Balance,
+    /// The call with this index in [`Prepared::times`], and the lease under which it takes slots.
+    Call(usize, Option<LeaseId>),
+}
+
+/// Questions by time, the next first.
+type Steps = BinaryHeap<Reverse<(i64, Step)>>;
 
 /// The limits, and the calls that each of them is offered.
 struct Prepared<'a> {
@@ -37,11 +49,11 @@ struct Prepared<'a> {
 
 impl<'a> Prepared<'a> {
     /// `beside`: limits in addition to those of the arguments.
-    fn new(args: &'a SimulateArgs, stored: Option<Sourced>, beside: Option<(Arc<str>, Limit)>) -> Result<Self> {
-        let mut named = args.limits(stored)?;
+    fn new(args: &'a SimulateArgs, sourced: Option<Sourced>, beside: Option<(Arc<str>, Limit)>) -> Result<Self> {
+        let mut named = args.limits(sourced)?;
         named.extend(beside);
         let traffic = args.traffic(&named)?;
-        let bins = args.plot.bins(0, traffic.length - 1, 1)?;
+        let bins = Bins::over(0, traffic.length - 1, args.plot.bin, 1)?;
         let limits = crate::study::defined(&named)?;
         let times = traffic.times();
         let holds = traffic.holds(times.len());
@@ -60,9 +72,9 @@ impl<'a> Prepared<'a> {
 
     /// A call, which takes slots under this lease.
     fn call(&self, name: &str, lease: Option<LeaseId>) -> Call {
-        let traffic = &self.args.traffic;
-        let call = Call::from(self.item(name).count(traffic.count).leave(traffic.leave.unwrap_or_default()));
-        let call = if traffic.reserve { call.reserve() } else { call };
+        let args = self.args;
+        let call = Call::from(self.item(name).count(args.count).leave(args.leave.unwrap_or_default()));
+        let call = if args.reserve { call.reserve() } else { call };
         if let Some(lease) = lease { call.lease(lease) } else { call }
     }
 
@@ -71,94 +83,31 @@ impl<'a> Prepared<'a> {
         for (name, limit) in &self.named {
             let key = with_balance.then(|| self.args.key.as_str().into());
             let panel = Panel::new(name, *limit, String::new(), self.bins, key);
-            simulated.push(self.play(name, limit, panel, sandbox, progress).await?);
+            simulated.push(self.play(panel, sandbox, progress).await?);
         }
         Ok(simulated)
     }
-}
 
-/// Simulates at most `most` calls, and returns a description of the traffic, and a panel for each limit.
-pub(crate) async fn panels_of_traffic(
-    args: &SimulateArgs,
-    beside: Option<(Arc<str>, Limit)>,
-    most: usize,
-    sandbox: &mut Sandbox,
-) -> Result<(String, Vec<Panel>)> {
-    let prepared = Prepared::new(args, None, beside)?;
-    if prepared.times.len() > most {
-        return Err(CliError::usage(format!(
-            "{} calls are more than the {} that are simulated here: use fewer calls or a shorter time",
-            grouped(prepared.times.len() as u64),
-            grouped(most as u64)
-        )));
-    }
-    let simulated = prepared.run(true, sandbox, &Progress::hidden()).await?;
-    Ok((prepared.traffic.describe(), simulated.into_iter().map(|one| one.panel).collect()))
-}
-
-pub(crate) async fn run(args: SimulateArgs, database: Database) -> Result<()> {
-    let file = args.plot.file()?;
-    let stored = if args.limit.means_stored() { Sourced::stored(&database).await? } else { None };
-    let prepared = Prepared::new(&args, stored, None)?;
-    if args.limit.file().is_none() {
-        input::warn(&prepared.limits);
-    }
-    let running = database.start().await?;
-    let mut sandbox = Sandbox::open(&running).await?;
-    let progress = Progress::parts("simulating", prepared.named.len() * prepared.times.len());
-    let simulated = prepared.run(args.json || file.is_some(), &mut sandbox, &progress).await?;
-    drop(progress);
-    sandbox.close().await?;
-
-    let heading = prepared.traffic.describe();
-    let lines =
-        if args.json { simulated.iter().map(object).collect() } else { table(&heading, &simulated, args.retries()) };
-    if let Some(file) = file {
-        let panels = simulated.into_iter().map(|one| one.panel).collect();
-        Picture { heading, clock: Clock::Elapsed, panels }.save(file)?;
-    }
-    output::lines(lines)
-}
-
-/// A question to the database. At the same time, the first variant goes first.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-enum Step {
-    Release(LeaseId),
-    Balance,
-    /// The call with this index in [`Prepared::times`], and the lease under which it takes slots.
-    Call(usize, Option<LeaseId>),
-}
-
-/// Questions by time, the next first.
-type Steps = BinaryHeap<Reverse<(i64, Step)>>;
-
-impl Prepared<'_> {
     /// Makes the calls to one of the limits. The database decides each of them.
-    async fn play(
-        &self,
-        name: &str,
-        limit: &Limit,
-        mut panel: Panel,
-        sandbox: &mut Sandbox,
-        progress: &Progress,
-    ) -> Result<Simulated> {
+    async fn play(&self, mut panel: Panel, sandbox: &mut Sandbox, progress: &Progress) -> Result<Simulated> {
         let Self { args, limits, times, traffic, .. } = self;
-        let (count, retry) = (args.traffic.count, args.retries());
+        let (name, limit) = (Arc::clone(&panel.name), panel.limit);
+        let (count, retry) = (args.count, args.denied == OnDenial::Retry);
         let mut outcome = Outcome { calls: times.len() as u64, ..Outcome::default() };
         // Slots, each times how long it was held, in microseconds.
         let mut slots = 0.0;
         // When the leases of admitted calls began.
         let mut held: HashMap<LeaseId, i64> = HashMap::new();
         let held_for = |since: i64, released: i64| {
-            (released.min(since.saturating_add(period_micros(limit))) - since) as f64 * count
+            (released.min(since.saturating_add(period_micros(&limit))) - since) as f64 * count
         };
         let mut asked: Steps = panel.moments().map(|at| Reverse((at, Step::Balance))).collect();
-        times.iter().enumerate().for_each(|(nth, at)| self.ask(limit, *at, nth, &mut asked));
+        times.iter().enumerate().for_each(|(nth, at)| self.ask(&limit, *at, nth, &mut asked));
         while let Some(Reverse((first, _))) = asked.peek() {
             // With retries, calls at the same time only: a denial adds a retry before later calls.
             let last = if retry { *first } else { i64::MAX };
             let next = || asked.peek_mut().filter(|step| step.0.0 <= last).map(PeekMut::pop);
-            let chunk: Vec<_> = iter::from_fn(next).take(CHUNK).map(|step| self.timed(name, step)).collect();
+            let chunk: Vec<_> = iter::from_fn(next).take(CHUNK).map(|step| self.timed(&name, step)).collect();
             for (timed, decision) in sandbox.decide(chunk, limits).await? {
                 let decision = decision?;
                 let Step::Call(nth, lease) = timed.tag else {
@@ -179,19 +128,22 @@ impl Prepared<'_> {
                     outcome.admit(timed.at, times[nth], count, wait);
                     if let Some(lease) = lease {
                         held.insert(lease, timed.at);
-                        outcome.most_held = outcome.most_held.max(panel.capacity() - decision.remaining());
+                        outcome.most_held = outcome.most_held.max(panel.limit.capacity() - decision.remaining());
                     }
                     continue;
                 }
-                outcome.deny(wait.filter(|_| !retry));
+                if !retry {
+                    outcome.longest_wait = outcome.longest_wait.max(wait.unwrap_or_default());
+                    continue;
+                }
                 let wait = wait.and_then(|wait| i64::try_from(wait.as_micros()).ok()).unwrap_or(i64::MAX);
                 // Retrying after a wait of 0 would loop forever.
                 let again = timed.at.saturating_add(wait.max(1));
-                if retry && again < traffic.length {
-                    self.ask(limit, again, nth, &mut asked);
+                if again < traffic.length {
+                    self.ask(&limit, again, nth, &mut asked);
                 }
             }
-            if outcome.offered > MOST_CALLS as u64 && retry {
+            if retry && panel.calls > MOST_CALLS as u64 {
                 return Err(CliError::usage(format!(
                     "with the retries there are more than {} calls: use fewer --calls or a shorter --for",
                     grouped(MOST_CALLS as u64)
@@ -222,16 +174,56 @@ impl Prepared<'_> {
     }
 }
 
+/// Simulates at most `most` calls, and returns a description of the traffic, and a panel for each limit.
+pub(crate) async fn panels_of_traffic(
+    args: &SimulateArgs,
+    beside: Option<(Arc<str>, Limit)>,
+    most: usize,
+    sandbox: &mut Sandbox,
+) -> Result<(String, Vec<Panel>)> {
+    let prepared = Prepared::new(args, None, beside)?;
+    if prepared.times.len() > most {
+        return Err(CliError::usage(format!(
+            "{} calls are more than the {} that are simulated here: use fewer calls or a shorter time",
+            grouped(prepared.times.len() as u64),
+            grouped(most as u64)
+        )));
+    }
+    let simulated = prepared.run(true, sandbox, &Progress::hidden()).await?;
+    Ok((prepared.traffic.describe(), simulated.into_iter().map(|one| one.panel).collect()))
+}
+
+pub(crate) async fn run(args: SimulateArgs, database: Database) -> Result<()> {
+    let file = args.plot.file()?;
+    let path = args.limit.limits.as_deref();
+    let sourced = if args.limit.defines_none() { Sourced::read(path, &database).await? } else { None };
+    let prepared = Prepared::new(&args, sourced, None)?;
+    if args.limit.limits.is_none() {
+        input::warn(&prepared.limits);
+    }
+    let running = database.start(false).await?;
+    let mut sandbox = Sandbox::open(&running).await?;
+    let progress = Progress::parts("simulating", prepared.named.len() * prepared.times.len());
+    let simulated = prepared.run(args.json || file.is_some(), &mut sandbox, &progress).await?;
+    drop(progress);
+    sandbox.close().await?;
+
+    let (heading, retry) = (prepared.traffic.describe(), args.denied == OnDenial::Retry);
+    let lines = if args.json { simulated.iter().map(object).collect() } else { table(&heading, &simulated, retry) };
+    if let Some(file) = file {
+        let panels = simulated.into_iter().map(|one| one.panel).collect();
+        Picture { heading, clock: Clock::Elapsed, panels }.save(file)?;
+    }
+    output::lines(lines)
+}
+
 #[derive(Clone, Debug, Default)]
 struct Outcome {
     /// Calls, without their retries.
     calls: u64,
-    /// Attempts: calls and their retries.
-    offered: u64,
     admitted: u64,
     /// Admitted calls that had to wait for reserved tokens.
     reserved: u64,
-    denied: u64,
     /// The longest wait that a decision returned. For retried calls: the longest time from arrival to admission.
     longest_wait: Duration,
     most_held: f64,
@@ -244,19 +236,11 @@ struct Outcome {
 
 impl Outcome {
     fn admit(&mut self, at: i64, came: i64, count: f64, wait: Option<Duration>) {
-        self.offered += 1;
         self.admitted += 1;
         self.reserved += u64::from(wait.is_some());
         let wait = wait.unwrap_or_default();
         self.longest_wait = self.longest_wait.max(micros(at - came) + wait);
         self.uses.push((at.saturating_add(i64::try_from(wait.as_micros()).unwrap_or(i64::MAX)), count));
-    }
-
-    /// Counts a denial. `retry_after` is `None` if the call will be retried.
-    fn deny(&mut self, retry_after: Option<Duration>) {
-        self.offered += 1;
-        self.denied += 1;
-        self.longest_wait = self.longest_wait.max(retry_after.unwrap_or_default());
     }
 
     /// The most tokens used within any period, wherever it begins. Uses that are a whole period apart are not in the same
@@ -288,6 +272,10 @@ struct Simulated {
 }
 
 impl Simulated {
+    fn denied(&self) -> u64 {
+        self.panel.calls - self.outcome.admitted
+    }
+
     /// `None` for slots, which have no period.
     fn most_in_a_period(&self) -> Option<f64> {
         (!self.panel.has_slots()).then(|| self.outcome.most_in_a_period(period_micros(&self.panel.limit)))
@@ -306,11 +294,11 @@ fn table(traffic: &str, simulated: &[Simulated], retry: bool) -> Vec<String> {
     let (slots, periods) = (simulated.iter().any(has_slots), !simulated.iter().all(has_slots));
     let columns: [(&str, bool, Cell); 12] = [
         ("LIMIT", true, |one| one.panel.title()),
-        ("OFFERED", true, |one| grouped(one.outcome.offered)),
+        ("OFFERED", true, |one| grouped(one.panel.calls)),
         ("ADMITTED", true, |one| grouped(one.outcome.admitted)),
         ("RESERVED", reserved, |one| grouped(one.outcome.reserved)),
-        ("DENIED", true, |one| grouped(one.outcome.denied)),
-        ("% ADMITTED", true, |one| percent(one.outcome.admitted, one.outcome.offered)),
+        ("DENIED", true, |one| grouped(one.denied())),
+        ("% ADMITTED", true, |one| percent(one.outcome.admitted, one.panel.calls)),
         // Those that are not admitted at the end.
         ("STILL WAITING", retry, |one| grouped(one.outcome.calls - one.outcome.admitted)),
         ("LONGEST WAIT", true, |one| wait(one.outcome.longest_wait)),
@@ -340,10 +328,10 @@ fn object(simulated: &Simulated) -> String {
         "limit": *panel.name,
         "kind": panel.limit.kind().as_str(),
         "calls": outcome.calls,
-        "offered": outcome.offered,
+        "offered": panel.calls,
         "admitted": outcome.admitted,
         "reserved": outcome.reserved,
-        "denied": outcome.denied,
+        "denied": simulated.denied(),
         "longest_wait_ms": milliseconds(outcome.longest_wait),
         "most_in_a_period": simulated.most_in_a_period(),
         "most_at_once": simulated.of_slots(outcome.most_held),

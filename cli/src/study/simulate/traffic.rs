@@ -23,18 +23,6 @@ pub(crate) struct SimulateArgs {
     /// Key of the calls; fixed windows of different keys begin at different times
     #[arg(long, help_heading = "The limit", value_name = "KEY", default_value = "", hide_default_value = true)]
     pub(super) key: String,
-    #[command(flatten)]
-    pub(super) traffic: TrafficArgs,
-    #[command(flatten)]
-    pub(super) plot: PlotArgs,
-    /// Print JSON, one object per limit and line, with the tokens of every bar of the picture
-    #[arg(long)]
-    pub(super) json: bool,
-}
-
-#[derive(Args, Debug)]
-#[group(skip)]
-pub(super) struct TrafficArgs {
     /// Pattern of the calls; every limit is offered the same calls
     #[arg(long, help_heading = HEADING, value_enum, value_name = "KIND", default_value = "poisson")]
     traffic: Shape,
@@ -72,7 +60,12 @@ pub(super) struct TrafficArgs {
     pub(super) reserve: bool,
     /// Whether a denied call is dropped or retried
     #[arg(long, help_heading = HEADING, value_enum, value_name = "WHAT", default_value = "drop")]
-    denied: OnDenial,
+    pub(super) denied: OnDenial,
+    #[command(flatten)]
+    pub(super) plot: PlotArgs,
+    /// Print JSON, one object per limit and line, with the tokens of every bar of the picture
+    #[arg(long)]
+    pub(super) json: bool,
 }
 
 const HEADING: &str = "The traffic";
@@ -86,15 +79,11 @@ pub(super) enum OnDenial {
 }
 
 impl SimulateArgs {
-    /// The limits to simulate, in the order of the output: those of the file, the inline one, or else the stored ones.
-    pub(crate) fn limits(&self, stored: Option<Sourced>) -> Result<Vec<(Arc<str>, Limit)>> {
-        let sourced = match self.limit.file() {
-            Some(path) => Some(Sourced::file(path)?),
-            None => stored,
-        };
+    /// The limits to simulate, in the order of the output: those of the file or the stored ones, or else the inline one.
+    pub(crate) fn limits(&self, sourced: Option<Sourced>) -> Result<Vec<(Arc<str>, Limit)>> {
         let Some(sourced) = sourced else {
             if let Some(name) = self.only.first() {
-                let remedy = match self.limit.means_stored() {
+                let remedy = match self.limit.defines_none() {
                     true => "add --limits FILE, or --database-url URL",
                     false => "leave out --limit, or give --limits FILE in place of the options that define a limit",
                 };
@@ -102,7 +91,7 @@ impl SimulateArgs {
                     "--limit {name} names a limit of a file, or a stored one: {remedy}"
                 )));
             }
-            let is_simulated = |kind: &Kind| kind.has_option("rate") && (!self.traffic.reserve || kind.can_reserve());
+            let is_simulated = |kind: &Kind| kind.has_option("rate") && (!self.reserve || kind.can_reserve());
             let kinds: Vec<Kind> = Kind::ALL.iter().copied().filter(is_simulated).collect();
             let limits = self.limit.of_kinds(&kinds)?;
             return Ok(limits.into_iter().map(|limit| (limit.kind().as_str().into(), limit)).collect());
@@ -126,7 +115,6 @@ impl SimulateArgs {
 
     /// The traffic of the arguments. Defaults are derived from the limits.
     pub(super) fn traffic(&self, limits: &[(Arc<str>, Limit)]) -> Result<Traffic> {
-        let args = &self.traffic;
         let length = |name: &str, text: &Option<String>, usual: i64| match text {
             Some(text) => match parse_micros(text) {
                 Ok(micros @ 1..=LONGEST) => Ok(micros),
@@ -136,8 +124,8 @@ impl SimulateArgs {
             None => Ok(usual.min(LONGEST)),
         };
         let slots = limits.iter().find(|(_, limit)| limit.kind() == Kind::Concurrency);
-        let hold = match (slots, &args.hold) {
-            (Some(_), Some(_)) => Some(length("--hold", &args.hold, 1)?),
+        let hold = match (slots, &self.hold) {
+            (Some(_), Some(_)) => Some(length("--hold", &self.hold, 1)?),
             (Some((name, _)), None) => {
                 return Err(CliError::usage(format!(
                     "\"{name}\" is a concurrency limit: add --hold LENGTH, the time for which a call holds its slots"
@@ -156,25 +144,25 @@ impl SimulateArgs {
         let rate = |limit: &Limit| limit.rate() / period(limit) as f64;
         let limits = || limits.iter().map(|(_, limit)| limit);
         let longest = limits().map(period).max().unwrap_or(1);
-        let times = if args.traffic == Shape::Bursts { 10.0 } else { 2.0 };
+        let times = if self.traffic == Shape::Bursts { 10.0 } else { 2.0 };
         let fastest = limits().max_by(|a, b| rate(a).total_cmp(&rate(b)));
         let usual = fastest.map(|limit| Pace { calls: times * limit.rate(), per: period(limit) });
         let capacity = limits().map(Limit::capacity).fold(0.0, f64::max);
-        if args.traffic != Shape::Bursts {
-            let of_bursts = [("--burst", args.burst.is_some()), ("--pause", args.pause.is_some())];
+        if self.traffic != Shape::Bursts {
+            let of_bursts = [("--burst", self.burst.is_some()), ("--pause", self.pause.is_some())];
             CliError::refuse_without("--traffic bursts", "other traffic", &of_bursts)?;
         }
-        if args.burst.is_some_and(|burst| burst < 1.0) {
+        if self.burst.is_some_and(|burst| burst < 1.0) {
             return Err(CliError::usage("--burst is less than 1: use 1 call or more"));
         }
         let traffic = Traffic {
-            shape: args.traffic,
-            pace: args.calls.or(usual).unwrap_or(Pace { calls: 1.0, per: 1_000_000 }),
-            length: length("--for", &args.length, longest.saturating_mul(10))?,
-            burst: args.burst.unwrap_or((2.0 * capacity).max(1.0)),
-            pause: length("--pause", &args.pause, longest)?,
+            shape: self.traffic,
+            pace: self.calls.or(usual).unwrap_or(Pace { calls: 1.0, per: 1_000_000 }),
+            length: length("--for", &self.length, longest.saturating_mul(10))?,
+            burst: self.burst.unwrap_or((2.0 * capacity).max(1.0)),
+            pause: length("--pause", &self.pause, longest)?,
             hold,
-            seed: args.seed,
+            seed: self.seed,
         };
         if traffic.length as f64 / traffic.pace.gap() > MOST_CALLS as f64 {
             return Err(CliError::usage(format!(
@@ -185,10 +173,6 @@ impl SimulateArgs {
             )));
         }
         Ok(traffic)
-    }
-
-    pub(super) fn retries(&self) -> bool {
-        self.traffic.denied == OnDenial::Retry
     }
 }
 
@@ -261,30 +245,23 @@ impl Pace {
 impl Traffic {
     /// The time of each call, in order and before the end. The same seed gives the same times.
     pub(super) fn times(&self) -> Vec<i64> {
-        let mut chance = Pcg64::seed_from_u64(self.seed);
         let (gap, end) = (self.pace.gap(), self.length as f64);
-        let mut times = Vec::new();
-        let mut draw = |chance: &mut Pcg64, from: f64, to: f64| {
-            let mut at = from + exponential(chance, gap);
-            while at < to {
+        if self.shape == Shape::Constant {
+            let calls = (0..).map(|nth| (f64::from(nth) * gap).round());
+            return calls.take_while(|at| *at < end).map(|at| at as i64).collect();
+        }
+        let mut chance = Pcg64::seed_from_u64(self.seed);
+        let (mut times, mut start) = (Vec::new(), 0.0);
+        while start < end {
+            // Calls without pauses are one burst, until the end.
+            let has_pauses = self.shape == Shape::Bursts;
+            let stop = if has_pauses { start + exponential(&mut chance, self.burst * gap) } else { end };
+            let mut at = start + exponential(&mut chance, gap);
+            while at < stop.min(end) {
                 times.push(at as i64);
-                at += exponential(chance, gap);
+                at += exponential(&mut chance, gap);
             }
-        };
-        match self.shape {
-            Shape::Constant => {
-                let calls = (0..).map(|nth| (f64::from(nth) * gap).round());
-                return calls.take_while(|at| *at < end).map(|at| at as i64).collect();
-            }
-            Shape::Poisson => draw(&mut chance, 0.0, end),
-            Shape::Bursts => {
-                let mut start = 0.0;
-                while start < end {
-                    let stop = start + exponential(&mut chance, self.burst * gap);
-                    draw(&mut chance, start, stop.min(end));
-                    start = stop + exponential(&mut chance, self.pause as f64);
-                }
-            }
+            start = stop + exponential(&mut chance, self.pause as f64);
         }
         times
     }

@@ -1,7 +1,7 @@
 //! The format of an access log, what a log collector writes before its lines, the guess for a line that has another format, and
 //! the fields of a line.
 
-use std::collections::VecDeque;
+use std::collections::{HashMap, VecDeque};
 use std::str::FromStr;
 use std::sync::LazyLock;
 
@@ -10,7 +10,7 @@ use serde::de::IgnoredAny;
 use serde_json::{Map, Value};
 
 use crate::study::bad_lines::UnreadableLine;
-use crate::study::replay::access_log::address::address;
+use crate::study::replay::access_log::key::address;
 use crate::study::replay::access_log::pattern::{Fields, Mismatch, NO_ADDRESS, Pattern, TimeForm};
 use crate::study::replay::access_log::servers::{of_apache, of_nginx};
 use crate::study::replay::events::{Event, json_reason};
@@ -113,16 +113,12 @@ impl LogFormat {
         if self.patterns.is_empty() {
             return LogLine::of_json(line, &self.renamed).map_err(|reason| (0, reason));
         }
-        let mut closest = (0, String::new());
-        for pattern in &self.patterns {
-            match pattern.divide(line) {
-                Ok((at, fields)) => {
-                    return Ok(LogLine { at, fields, renamed: &self.renamed });
-                }
-                Err(mismatch) => closest = if mismatch.0 >= closest.0 { mismatch } else { closest },
-            }
+        let mut mismatches = Vec::new();
+        let divide = |pattern: &'a Pattern| pattern.divide(line).map_err(|mismatch| mismatches.push(mismatch)).ok();
+        match self.patterns.iter().find_map(divide) {
+            Some((at, fields)) => Ok(LogLine { at, fields, renamed: &self.renamed }),
+            None => Err(mismatches.into_iter().max_by_key(|(place, _)| *place).unwrap_or_default()),
         }
-        Err(closest)
     }
 
     /// Whether lines can have this field, by a name of the tool or the format's own.
@@ -189,13 +185,6 @@ impl FromStr for LogFormat {
     }
 }
 
-/// The formats of lines that begin with the name of a host.
-static OF_NAMES: LazyLock<Vec<LogFormat>> = LazyLock::new(|| {
-    let common = "%h %l %u %t \"%r\" %>s %b";
-    let combined = format!("{common} \"%{{Referer}}i\" \"%{{User-Agent}}i\"");
-    [combined.as_str(), common].into_iter().filter_map(|text| text.parse().ok()).collect()
-});
-
 const BEHIND_PROXY: &str = "$http_x_forwarded_for - $remote_user [$time_local] \"$request\" $status $body_bytes_sent";
 
 /// The formats to try, the most usual ones first.
@@ -230,12 +219,13 @@ pub(in crate::study::replay) fn of_known_format(line: &str, given: &str) -> Opti
 fn of_host_name(line: &str) -> Option<String> {
     let (before, line) = collected(line).map_or((String::new(), line), |(by, rest)| (format!("{}:", by.name), rest));
     line.split(' ').next().filter(|name| is_host_name(name))?;
-    let is_whole = |format: &&LogFormat| {
+    let is_whole = |format: &LogFormat| {
         let Ok(line) = format.read(line) else { return false };
         let [logname, user] = ["remote_logname", "user"].map(|name| line.field(name).unwrap_or_default());
         address(logname).is_none() && !user.contains(' ')
     };
-    let format = &OF_NAMES.iter().find(is_whole)?.text;
+    let formats = [r#"%h %l %u %t "%r" %>s %b "%{Referer}i" "%{User-Agent}i""#, r#"%h %l %u %t "%r" %>s %b"#];
+    let format = formats.into_iter().find(|text| text.parse().is_ok_and(|format| is_whole(&format)))?;
     Some(format!(
         "--log-format '{before}{format}' --key '%h' (if the first field is the name of the client) reads this line"
     ))
@@ -333,7 +323,7 @@ impl Collector {
 pub struct LogLine<'a> {
     at: i64,
     fields: Fields<'a>,
-    renamed: &'a Renamed,
+    pub(super) renamed: &'a Renamed,
 }
 
 impl<'a> LogLine<'a> {
@@ -362,7 +352,7 @@ impl<'a> LogLine<'a> {
             // Without the query.
             "path" => self.field("uri")?.split('?').next(),
             // No other field takes the place of the one that the user named.
-            _ if self.is_renamed(name) => self.meaning(name),
+            _ if self.renamed.contains_key(name) => self.meaning(name),
             "uri" => {
                 let of_request = || self.request().map(|(_, uri)| uri);
                 self.own("request_uri").or_else(of_request).or_else(|| self.meaning(name))
@@ -400,15 +390,11 @@ impl<'a> LogLine<'a> {
 
     /// The values that may have this meaning, the best first.
     fn values(&self, name: &str) -> impl Iterator<Item = &str> {
-        let fields: Vec<&str> = match self.renamed.iter().find(|(own, _)| own == name) {
-            Some((_, field)) => vec![field],
+        let fields: Vec<&str> = match self.renamed.get(name) {
+            Some(field) => vec![field],
             None => meanings(name).into_iter().flatten().collect(),
         };
         fields.into_iter().filter_map(|field| self.own(field))
-    }
-
-    pub(super) fn is_renamed(&self, name: &str) -> bool {
-        self.renamed.iter().any(|(own, _)| own == name)
     }
 
     /// The method and the URI of `GET /path?query HTTP/1.1`. A malformed request, as port scanners send them, has no method, and
@@ -468,7 +454,7 @@ pub(super) fn names() -> impl Iterator<Item = &'static str> {
 }
 
 /// The fields that the user gave for names of the tool: the name and the field.
-type Renamed = Vec<(String, String)>;
+pub(super) type Renamed = HashMap<String, String>;
 
 /// Parses `time=ts,remote_addr=client.ip`.
 fn renamed(text: &str) -> Result<Renamed, String> {
@@ -487,14 +473,10 @@ fn renamed(text: &str) -> Result<Renamed, String> {
 /// A scalar as text. Headers may be arrays of their lines, which form one list.
 fn text(value: Value) -> Option<String> {
     match value {
-        Value::String(text) if text == "-" => Some(String::new()),
-        Value::String(text) => Some(text),
+        Value::String(text) if text != "-" => Some(text),
+        Value::String(_) | Value::Null => Some(String::new()),
         Value::Number(_) | Value::Bool(_) => Some(value.to_string()),
-        Value::Null => Some(String::new()),
-        Value::Array(values) => {
-            let lines: Option<Vec<&str>> = values.iter().map(Value::as_str).collect();
-            Some(lines?.join(", "))
-        }
+        Value::Array(lines) => Some(lines.iter().map(Value::as_str).collect::<Option<Vec<_>>>()?.join(", ")),
         Value::Object(_) => None,
     }
 }

@@ -1,14 +1,17 @@
 //! The field of a request that is its key, and the keys of clients, as the library's web layer makes them.
 
+use std::collections::HashSet;
+use std::net::{IpAddr, Ipv4Addr};
+
 use clap::Args;
-use http::HeaderName;
+use http::request::Parts;
+use http::{HeaderName, HeaderValue, Request};
 
 use crate::error::{CliError, Result};
-use crate::study::replay::access_log::address::{ALL_FORWARDED, UNKNOWN_PEER, X_FORWARDED_FOR, address, request};
 use crate::study::replay::access_log::format::names;
 use crate::study::replay::access_log::servers::field_name;
 use crate::study::replay::access_log::{LogFormat, LogLine};
-use pg_limiter::web::{ClientAddress, InvalidNetworks, KeyExtractor, TrustedProxies, stored_keys};
+use pg_limiter::web::{ClientAddress, InvalidNetworks, KeyExtractor, PeerAddress, TrustedProxies, stored_keys};
 
 /// The name of the client's address.
 const CLIENT: &str = "remote_addr";
@@ -73,17 +76,13 @@ impl LogKey {
     /// Finds the field that `--key` names: by a name of the tool, or as the format writes it (`$http_x_api_key`, `%{X-Api-Key}i`).
     pub(crate) fn new(format: &LogFormat, options: &LogOptions) -> Result<Self> {
         let (name, trusted) = (options.key().to_owned(), options.trusted_proxies.as_deref());
-        let is_own = format.own_names().any(|own| own == name);
-        let field = if is_own && name.starts_with('%') {
-            format!("${name}")
-        } else if name == "%h" && format.own_names().any(|own| own == "remote_host") {
-            "$remote_host".to_owned()
-        } else if name.starts_with('%') {
-            let own = field_name(&name);
-            let no_field = || CliError::usage(format!("--key {name} is no directive of Apache's log formats"));
-            format!("${}", own.ok_or_else(no_field)?)
-        } else {
-            name.clone()
+        let is_own = |name: &str| format.own_names().any(|own| own == name);
+        let no_field = || CliError::usage(format!("--key {name} is no directive of Apache's log formats"));
+        let field = match name.strip_prefix('%') {
+            None => name.clone(),
+            Some(_) if is_own(&name) => format!("${name}"),
+            Some("h") if is_own("remote_host") => "$remote_host".to_owned(),
+            Some(_) => format!("${}", field_name(&name).ok_or_else(no_field)?),
         };
         if name != CLIENT {
             let of_clients = [
@@ -95,8 +94,7 @@ impl LogKey {
             CliError::refuse_without(&format!("--key {CLIENT}"), &format!("--key {name}"), &of_clients)?;
         }
         let trusted = trusted.unwrap_or_default();
-        let proxies = format!("{trusted},{UNKNOWN_PEER}").parse::<TrustedProxies>();
-        let proxies = proxies.map_err(|error| CliError::usage(format!("--trusted-proxies: {error}")))?;
+        let proxies: TrustedProxies = format!("{trusted},{UNKNOWN_PEER}").parse().map_err(CliError::usage)?;
         let header = options.trusted_header.clone().unwrap_or(X_FORWARDED_FOR);
         let client = ClientAddress::behind(proxies.with_header(header.clone()));
         let client =
@@ -121,7 +119,7 @@ impl LogKey {
                  --log-format, or name another with --trusted-header"
             )));
         }
-        if has_field || has_header { Ok(key) } else { Err(no_field(&key.name, format)) }
+        if has_field || has_header { Ok(key) } else { Err(lacks_field(&key.name, format)) }
     }
 
     /// The key of a request, or `None` if the line has no such field. Returns the reason if the field is no key.
@@ -133,7 +131,7 @@ impl LogKey {
         }
         let peer = line.field(CLIENT);
         let reported = self.reported(line);
-        if peer.is_none() && (reported.is_none() || line.is_renamed(CLIENT)) {
+        if peer.is_none() && (reported.is_none() || line.renamed.contains_key(CLIENT)) {
             return Err(format!(
                 "no field has the client's address: name it with --log-format json:remote_addr=FIELD; {}",
                 line.has()
@@ -203,15 +201,41 @@ fn stored(key: &str) -> String {
 /// In bytes.
 const LONGEST_KEY: usize = 1024;
 
-fn no_field(name: &str, format: &LogFormat) -> CliError {
-    let mut all: Vec<String> = Vec::new();
+fn lacks_field(name: &str, format: &LogFormat) -> CliError {
     let named = names().filter(|name| format.has(name)).map(str::to_owned);
-    for name in named.chain(format.own_names().map(|name| format!("${name}"))) {
-        if !all.contains(&name) {
-            all.push(name);
-        }
-    }
+    let mut all: Vec<String> = named.chain(format.own_names().map(|name| format!("${name}"))).collect();
+    let mut seen = HashSet::new();
+    all.retain(|name| seen.insert(name.clone()));
     CliError::usage(format!("--key {name}: the log format has no such field; it has {}", all.join(", ")))
+}
+
+/// nginx's variable with the header of the proxies and the peer after it.
+pub(super) const ALL_FORWARDED: &str = "proxy_add_x_forwarded_for";
+
+/// Stands for the peer in logs that have only what the last proxy reports. No client can have this address.
+const UNKNOWN_PEER: IpAddr = IpAddr::V4(Ipv4Addr::UNSPECIFIED);
+const X_FORWARDED_FOR: HeaderName = HeaderName::from_static("x-forwarded-for");
+
+/// Reads an address in any form that the library reads, such as with a port.
+pub(super) fn address(text: &str) -> Option<IpAddr> {
+    if let Ok(address) = text.parse() {
+        return Some(address);
+    }
+    if text.is_empty() || text.contains([',', ' ']) {
+        return None;
+    }
+    let request = request(UNKNOWN_PEER, &X_FORWARDED_FOR, text)?;
+    ClientAddress::behind(TrustedProxies::new([UNKNOWN_PEER.into()])).find(&request)
+}
+
+/// A request from this peer, with this header unless it is empty.
+fn request(peer: IpAddr, header: &HeaderName, value: &str) -> Option<Parts> {
+    let (mut parts, ()) = Request::new(()).into_parts();
+    parts.extensions.insert(PeerAddress(peer));
+    if !value.is_empty() {
+        parts.headers.insert(header.clone(), HeaderValue::from_bytes(value.as_bytes()).ok()?);
+    }
+    Some(parts)
 }
 
 #[cfg(test)]

@@ -1,6 +1,5 @@
 //! Reads access logs of web servers: their formats, and the keys of requests. It does no I/O, and no input makes it panic.
 
-mod address;
 mod format;
 mod key;
 mod pattern;

@@ -7,7 +7,7 @@ use jiff::Timestamp;
 use jiff::fmt::strtime;
 use regex::Regex;
 
-use crate::study::replay::access_log::address::{ALL_FORWARDED, address};
+use crate::study::replay::access_log::key::{ALL_FORWARDED, address};
 use crate::study::replay::events::YEARS;
 use crate::text::shortened;
 
@@ -188,7 +188,9 @@ fn check(field: &Field, value: &str) -> Result<Option<i64>, String> {
         },
         Kind::Address | Kind::Number | Kind::Word | Kind::Host if value.is_empty() => Err(format!("{name} is missing")),
         Kind::Address if address(value).is_none() => refused(format!("{NO_ADDRESS}, as {name} must be")),
-        Kind::Number if value != "-" && !is_digits(value) => refused(format!("is no number for {name}")),
+        Kind::Number if value != "-" && value.contains(|c: char| !c.is_ascii_digit()) => {
+            refused(format!("is no number for {name}"))
+        }
         Kind::Word if value.contains(char::is_whitespace) => refused(format!("is no value for {name}: it has a blank")),
         Kind::Host if value.contains([' ', '\t', ',', '/']) || (value.contains(':') && !value.ends_with(']')) => {
             refused("is no name of a host".to_owned())
@@ -199,10 +201,6 @@ fn check(field: &Field, value: &str) -> Result<Option<i64>, String> {
         }
         _ => Ok(None),
     }
-}
-
-fn is_digits(text: &str) -> bool {
-    !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_digit())
 }
 
 fn name_of(literal: &str) -> String {

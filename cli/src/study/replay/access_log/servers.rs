@@ -118,13 +118,17 @@ fn directive_field(letter: char, argument: &str) -> Result<Field, String> {
     let (name, kind) = match (letter, argument) {
         // It is a name if the server looks names up.
         ('h', _) => ("remote_addr".to_owned(), Kind::Word),
+        ('a', "c") => ("realip_remote_addr".to_owned(), Kind::Address),
         ('D', _) => ("request_micros".to_owned(), Kind::Number),
         ('i', _) => (format!("http_{}", header()), Kind::Text),
         ('o', _) => (format!("sent_http_{}", header()), Kind::Text),
         ('C', cookie) => (format!("cookie_{cookie}"), Kind::Text),
         ('e' | 'n' | 'x', name) => (name.to_owned(), Kind::Text),
         ('f' | 'R' | 'L' | 'k' | 'X' | 'S', _) => (letter.to_string(), Kind::Text),
-        _ => return as_variable(letter, argument).ok_or_else(|| format!("the directive %{letter} is unknown")),
+        _ => {
+            let variable = VARIABLES.split(' ').skip_while(|word| !word.chars().eq([letter])).nth(1);
+            return variable.map(variable_field).ok_or_else(|| format!("the directive %{letter} is unknown"));
+        }
     };
     Ok(Field { name, kind })
 }
@@ -133,16 +137,6 @@ fn directive_field(letter: char, argument: &str) -> Result<Field, String> {
 const VARIABLES: &str = "a remote_addr A server_addr b body_bytes_sent B body_bytes_sent O bytes_sent I request_length \
                          T request_time H server_protocol l remote_logname m request_method p server_port P pid \
                          q query_string r request s status u remote_user U uri v host V host";
-
-/// The field of a directive that writes the same as a variable of nginx.
-fn as_variable(letter: char, argument: &str) -> Option<Field> {
-    if (letter, argument) == ('a', "c") {
-        return Some(variable_field("realip_remote_addr"));
-    }
-    let mut words = VARIABLES.split(' ');
-    words.find(|word| word.chars().eq([letter]))?;
-    words.next().map(variable_field)
-}
 
 /// `%t`, and `%{format}t`.
 fn time(format: &str) -> Result<Vec<Piece>, String> {
