@@ -1,18 +1,30 @@
 //! Signals that end the tool, or are passed on to its command.
 
+use std::task::{Context, Waker};
+
 #[cfg(not(unix))]
-pub(super) use other::{Received, Signals};
+pub(super) use other::Signals;
 #[cfg(unix)]
-pub(super) use unix::{Received, Signals};
+pub(super) use unix::Signals;
+
+use pg_limiter::queue::stop_signal;
+
+/// The number of SIGTERM.
+pub(super) const TERM: i32 = 15;
+
+/// The exit code of a process that the signal of this number ended.
+pub(super) fn exit_code(signal: i32) -> u8 {
+    u8::try_from(128 + signal).unwrap_or(u8::MAX)
+}
 
 /// Listens to Ctrl-C and SIGTERM from this call on; the future waits for one of them. So call it before the first output: a user or
 /// a script may send a signal after it. A signal that arrives while nothing listens here has no effect, and has to be sent again.
 pub(super) fn interrupt() -> impl Future<Output = ()> {
-    let signals = Signals::of_interrupt();
-    async {
-        match signals {
-            Ok(mut signals) => drop(signals.next().await),
-            Err(_) => std::future::pending().await,
+    let mut stop = Box::pin(stop_signal());
+    let is_over = stop.as_mut().poll(&mut Context::from_waker(Waker::noop())).is_ready();
+    async move {
+        if !is_over {
+            stop.await;
         }
     }
 }
@@ -28,9 +40,6 @@ mod unix {
 
     pub(crate) struct Signals(Vec<(Signal, tokio::signal::unix::Signal)>);
 
-    #[derive(Clone, Copy)]
-    pub(crate) struct Received(pub(crate) Signal);
-
     impl Signals {
         /// The signals that end a process.
         pub(crate) fn listen() -> io::Result<Self> {
@@ -38,74 +47,39 @@ mod unix {
             Self::of(&[S::TERM, S::HUP, S::INT, S::QUIT, S::USR1, S::USR2])
         }
 
-        pub(crate) fn of_interrupt() -> io::Result<Self> {
-            Self::of(&[Signal::INT, Signal::TERM])
-        }
-
         pub(crate) fn of(signals: &[Signal]) -> io::Result<Self> {
             let listen = |kind: &Signal| Ok((*kind, signal(SignalKind::from_raw(kind.as_raw()))?));
             signals.iter().map(listen).collect::<io::Result<_>>().map(Self)
         }
 
+        /// The number of the next signal.
+        ///
         /// # Cancel safety
         /// Safe: no signal is lost.
-        pub(crate) async fn next(&mut self) -> Received {
+        pub(crate) async fn next(&mut self) -> i32 {
             poll_fn(|cx| {
-                let received = self.0.iter_mut().find_map(|(kind, signal)| match signal.poll_recv(cx) {
-                    Poll::Ready(_) => Some(Received(*kind)),
-                    Poll::Pending => None,
-                });
-                received.map_or(Poll::Pending, Poll::Ready)
+                let mut ready =
+                    self.0.iter_mut().filter_map(|(kind, signal)| signal.poll_recv(cx).is_ready().then_some(*kind));
+                ready.next().map_or(Poll::Pending, |kind| Poll::Ready(kind.as_raw()))
             })
             .await
-        }
-    }
-
-    impl Received {
-        pub(crate) fn number(self) -> u8 {
-            u8::try_from(self.0.as_raw()).unwrap_or_default()
-        }
-
-        pub(crate) fn is_term(self) -> bool {
-            self.0 == Signal::TERM
         }
     }
 }
 
 #[cfg(not(unix))]
 mod other {
-    use std::io;
-
     /// Only Ctrl-C.
     pub(crate) struct Signals;
 
-    #[derive(Clone, Copy)]
-    pub(crate) struct Received;
-
     impl Signals {
-        pub(crate) fn listen() -> io::Result<Self> {
+        pub(crate) fn listen() -> std::io::Result<Self> {
             Ok(Self)
         }
 
-        pub(crate) fn of_interrupt() -> io::Result<Self> {
-            Ok(Self)
-        }
-
-        pub(crate) async fn next(&mut self) -> Received {
-            if tokio::signal::ctrl_c().await.is_err() {
-                std::future::pending::<()>().await;
-            }
-            Received
-        }
-    }
-
-    impl Received {
-        pub(crate) fn number(self) -> u8 {
+        pub(crate) async fn next(&mut self) -> i32 {
+            pg_limiter::queue::stop_signal().await;
             2
-        }
-
-        pub(crate) fn is_term(self) -> bool {
-            false
         }
     }
 }

@@ -137,10 +137,9 @@ fn found(drift: &Drift) -> Vec<String> {
 }
 
 fn done(report: &MigrateReport) -> String {
-    let applied = Some(&report.applied).filter(|applied| !applied.is_empty());
-    let applied = applied.map(|applied| format!("applied {}", applied.join(", ")));
-    let functions = Some(report.functions.len() as u64).filter(|functions| *functions > 0);
-    let updated = functions.map(|functions| format!("updated {}", many(functions, "function")));
+    let MigrateReport { applied, functions, .. } = report;
+    let applied = (!applied.is_empty()).then(|| format!("applied {}", applied.join(", ")));
+    let updated = (!functions.is_empty()).then(|| format!("updated {}", many(functions.len() as u64, "function")));
     let done: Vec<String> = applied.into_iter().chain(updated).collect();
     if done.is_empty() { "nothing to do".to_owned() } else { done.join(", ") }
 }

@@ -24,8 +24,7 @@ pub(crate) struct ExactArgs {
 #[derive(Clone, Debug)]
 pub(crate) struct Forms {
     given: String,
-    usual: String,
-    /// All forms; none if the key is meant exactly.
+    /// All forms, the usual one first; none if the key is meant exactly.
     all: Vec<String>,
     /// The secret with which the keys are hashed.
     secret: Option<KeySecret>,
@@ -44,17 +43,17 @@ struct Stored {
 
 impl Forms {
     pub(crate) fn new(key: String, ExactArgs { exact }: ExactArgs, secret: Option<KeySecret>) -> Self {
-        if exact || key.is_empty() {
-            return Self { usual: key.clone(), given: key, all: Vec::new(), secret };
+        let mut all = Vec::new();
+        if !exact && !key.is_empty() {
+            let StoredKeys { usual, others, .. } = stored_keys(&key);
+            all.extend([&usual].into_iter().chain(&others).map(|form| form.as_str().to_owned()));
         }
-        let StoredKeys { usual, others, .. } = stored_keys(&key);
-        let all = [&usual].into_iter().chain(&others).map(|form| form.as_str().to_owned()).collect();
-        Self { given: key, usual: usual.as_str().to_owned(), all, secret }
+        Self { given: key, all, secret }
     }
 
     /// The key as a layer without settings stores it.
     pub(crate) fn usual(&self) -> &str {
-        &self.usual
+        self.all.first().unwrap_or(&self.given)
     }
 
     /// A form as rows of the limit have it: hashed, if there is a secret.
@@ -65,20 +64,19 @@ impl Forms {
     /// The keys that have rows, in any form and of any limit, and the given one.
     pub(crate) async fn every(&self, limiter: &Limiter) -> Result<Vec<String>> {
         let Stored { elsewhere, .. } = self.look(limiter, None).await?;
-        let is_storable = self.all.is_empty() || self.all.contains(&self.given);
-        let first = if is_storable { &self.given } else { &self.usual };
+        let first = if self.all.contains(&self.given) { self.given.as_str() } else { self.usual() };
         let others: BTreeSet<String> =
             elsewhere.into_iter().map(|(_, form)| form).filter(|form| form != first).collect();
-        Ok([first.clone()].into_iter().chain(others).collect())
+        Ok([first.to_owned()].into_iter().chain(others).collect())
     }
 
     /// Finds the form of which this limit has a row: the key as given, or else the only other one. Without a row, it is the usual
     /// form. Prints a note if it is not the key as given, or if `always` no row is of this form.
     pub(crate) async fn find(&self, limiter: &Limiter, name: &str, always: bool) -> Result<String> {
         let stored = self.look(limiter, Some(name)).await?;
-        let form = match stored.here.iter().collect::<Vec<_>>()[..] {
+        let form: &str = match stored.here.iter().collect::<Vec<_>>()[..] {
             _ if stored.here.contains(&self.given) => &self.given,
-            [] => &self.usual,
+            [] => self.usual(),
             [form] => form,
             _ => {
                 let (given, forms) = (escaped(&self.given), quoted(&stored.here));
@@ -89,7 +87,7 @@ impl Forms {
         if let Some(note) = self.note(form, &stored, always) {
             output::note(note);
         }
-        Ok(form.clone())
+        Ok(form.to_owned())
     }
 
     fn note(&self, form: &str, stored: &Stored, always: bool) -> Option<String> {
@@ -102,9 +100,8 @@ impl Forms {
         if self.all.is_empty() || (is_elsewhere && !is_otherwise) {
             return None;
         }
-        let others =
-            stored.elsewhere.iter().map(|(name, other)| format!("\"{}\" in \"{}\"", escaped(other), escaped(name)));
-        let others: Vec<_> = others.collect();
+        let in_limit = |(name, other): &(String, String)| format!("\"{}\" in \"{}\"", escaped(other), escaped(name));
+        let others: Vec<String> = stored.elsewhere.iter().map(in_limit).collect();
         let found = match &others[..] {
             [] if !is_otherwise && !always => return None,
             [] if stored.is_hidden => "this role may not read which keys are stored".to_owned(),

@@ -7,16 +7,6 @@ use crate::operate::doctor::schema::function_names;
 use crate::operate::doctor::{Finding, Findings, Session};
 use crate::text::many;
 
-struct Cluster {
-    version: String,
-    is_coordinator: bool,
-    active: i64,
-    inactive: i64,
-    is_distributed: bool,
-    /// Whether `rate_limit.answers` is distributed in the same way.
-    is_colocated: bool,
-}
-
 /// A hash of the functions, the prepared transactions that are older than a minute, and `max_prepared_transactions`; `None` if
 /// the node does not answer.
 type Node = Option<(String, u32, u32)>;
@@ -44,8 +34,8 @@ pub(super) async fn check(session: &mut Session) -> sqlx::Result<(Findings, bool
         answers = table("answers"),
     );
     let (version, is_coordinator, active, inactive, is_distributed, is_colocated) = session.row(&sql).await?;
-    let cluster = Cluster { version, is_coordinator, active, inactive, is_distributed, is_colocated };
-    let mut findings = vec![("Citus", cluster.judge())];
+    let cluster = judge(version, [active, inactive], is_coordinator, is_distributed, is_colocated);
+    let mut findings = vec![("Citus", cluster)];
     if is_distributed && is_coordinator {
         let nodes = nodes(session).await?;
         findings.push(("functions of nodes", functions(&nodes)));
@@ -79,29 +69,27 @@ fn node(result: &str) -> (String, u32, u32) {
     (hash, number(), number())
 }
 
-impl Cluster {
-    fn judge(&self) -> Finding {
-        let Self { version, active, inactive, .. } = self;
-        let found = format!("Citus {version}, {}", many(active.unsigned_abs(), "active node"));
-        if !self.is_distributed {
-            return Finding::note(format!("{found}; the limiter's tables are local to this node")).advise(
-                "pg-limiter migrate --distributed -- to spread them; \"Beyond one machine\" says when that helps",
-            );
-        }
-        if !self.is_coordinator {
-            return Finding::warning(format!("{found}; this node is not the coordinator"))
-                .advise("Connect to the coordinator: the queue's tables and the migrations are there.");
-        }
-        if !self.is_colocated {
-            return Finding::problem(format!("{found}; answers is not distributed with rate_limits"))
-                .advise("pg-limiter migrate --distributed");
-        }
-        if *inactive > 0 {
-            return Finding::problem(format!("{found}, {inactive} inactive"))
-                .advise("SELECT citus_activate_node(..); -- calls on the keys of an inactive node fail");
-        }
-        Finding::ok(format!("{found}; the tables are distributed by key"))
+/// `nodes`: the active and the inactive ones. `is_colocated`: whether the answers are distributed like the rows of buckets.
+fn judge(version: String, nodes: [i64; 2], is_coordinator: bool, is_distributed: bool, is_colocated: bool) -> Finding {
+    let [active, inactive] = nodes;
+    let found = format!("Citus {version}, {}", many(active.unsigned_abs(), "active node"));
+    if !is_distributed {
+        return Finding::note(format!("{found}; the limiter's tables are local to this node"))
+            .advise("pg-limiter migrate --distributed -- to spread them; \"Beyond one machine\" says when that helps");
     }
+    if !is_coordinator {
+        return Finding::warning(format!("{found}; this node is not the coordinator"))
+            .advise("Connect to the coordinator: the queue's tables and the migrations are there.");
+    }
+    if !is_colocated {
+        return Finding::problem(format!("{found}; answers is not distributed with rate_limits"))
+            .advise("pg-limiter migrate --distributed");
+    }
+    if inactive > 0 {
+        return Finding::problem(format!("{found}, {inactive} inactive"))
+            .advise("SELECT citus_activate_node(..); -- calls on the keys of an inactive node fail");
+    }
+    Finding::ok(format!("{found}; the tables are distributed by key"))
 }
 
 fn functions(nodes: &[Node]) -> Finding {
@@ -146,8 +134,7 @@ mod tests {
     #[test]
     fn a_cluster_is_judged_by_its_nodes_and_tables() {
         let cluster = |is_coordinator, inactive, is_distributed, is_colocated| {
-            let version = "13.0-1".to_owned();
-            Cluster { version, is_coordinator, active: 3, inactive, is_distributed, is_colocated }.judge()
+            judge("13.0-1".to_owned(), [3, inactive], is_coordinator, is_distributed, is_colocated)
         };
         assert_eq!(
             cluster(true, 0, true, true).found,

@@ -10,6 +10,8 @@ use clap::{Args, ValueEnum};
 use crate::error::{CliError, Result};
 use crate::input;
 use crate::key_secret::KeySecretArgs;
+#[cfg(unix)]
+use crate::signals::exit_code;
 use crate::text::parse_length;
 use pg_limiter::{Calendar, Call, Item, LeaseId, Limit, Limits};
 
@@ -181,7 +183,7 @@ impl Outcome {
     pub(super) fn of_command(status: ExitStatus) -> Self {
         #[cfg(unix)]
         if let Some(signal) = std::os::unix::process::ExitStatusExt::signal(&status) {
-            return Self::Code(u8::try_from(128 + signal).unwrap_or(u8::MAX));
+            return Self::Code(exit_code(signal));
         }
         Self::Code(status.code().and_then(|code| u8::try_from(code).ok()).unwrap_or(u8::MAX))
     }

@@ -18,7 +18,7 @@ use std::time::{Duration, Instant};
 use crate::database::Database;
 use crate::error::{CliError, Result};
 use crate::output::{self, Progress};
-use crate::signals::Signals;
+use crate::signals::{Signals, exit_code};
 use crate::text;
 pub(crate) use args::{EXEC_EXIT_CODES, ExecArgs};
 use args::{Failure, Outcome};
@@ -40,7 +40,7 @@ async fn hold(args: &ExecArgs, database: Database) -> Result<Outcome> {
     let mut signals = Signals::listen().map_err(CliError::failed)?;
     let limiter = tokio::select! {
         limiter = running.limiter(limits, key_secret) => limiter?,
-        signal = signals.next() => return Ok(Outcome::Code(128 + signal.number())),
+        signal = signals.next() => return Ok(Outcome::Code(exit_code(signal))),
     };
     let lease = match acquire(&limiter, args, &mut signals).await? {
         Ok(lease) => lease.keep_renewed(),
@@ -101,7 +101,7 @@ async fn acquire(limiter: &Limiter, args: &ExecArgs, signals: &mut Signals) -> R
                 },
                 signal = signals.next() => {
                     give_back(limiter, args, attempt).await;
-                    return Ok(Err(Outcome::Code(128 + signal.number())));
+                    return Ok(Err(Outcome::Code(exit_code(signal))));
                 }
             }
         };
@@ -127,7 +127,7 @@ async fn acquire(limiter: &Limiter, args: &ExecArgs, signals: &mut Signals) -> R
         let pause = retry_after.min(LONGEST_PAUSE).mul_f64(0.5 + fastrand::f64() / 2.0).max(Duration::from_millis(10));
         tokio::select! {
             () = tokio::time::sleep(pause.min(left)) => {}
-            signal = signals.next() => return Ok(Err(Outcome::Code(128 + signal.number()))),
+            signal = signals.next() => return Ok(Err(Outcome::Code(exit_code(signal)))),
         }
     }
 }

@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 use crate::operate::exec::args::{ExecArgs, Failure, OnLost, Outcome};
 use crate::operate::exec::processes::Processes;
 use crate::output;
-use crate::signals::Signals;
+use crate::signals::{Signals, TERM};
 use pg_limiter::Lease;
 
 /// The time after which a killed process is reported as one that cannot be killed.
@@ -45,7 +45,7 @@ pub(super) async fn work(args: &ExecArgs, lease: &Lease, signals: &mut Signals) 
             }
             signal = signals.next() => {
                 processes.forward(signal);
-                if signal.is_term() {
+                if signal == TERM {
                     end.begin(args.grace);
                 }
             }

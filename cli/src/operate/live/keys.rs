@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 use std::time::Duration;
 
-use sqlx::AssertSqlSafe;
+use sqlx::{AssertSqlSafe, PgConnection};
 
 use crate::balance_line::balance_line;
 use crate::error::Result;
@@ -45,15 +45,14 @@ pub(crate) struct Balance {
 impl Live {
     /// The buckets of a key, in all limits, by name; and the database's clock. `secret`: with which keys are hashed, if they are.
     pub(crate) async fn key(&self, key: &str, secret: Option<&KeySecret>) -> Result<(i64, Vec<KeyBucket>)> {
-        let mut tx = self.begin().await?;
-        let failed = |error| self.failed(error);
-        let now = export::now(&mut tx).await.map_err(failed)?;
-        let names = sample::names(&mut tx, &self.schema).await.map_err(failed)?;
-        let given = names.iter().map(|name| (name.clone(), key.to_owned()));
-        let hashed = names.iter().filter_map(|name| Some((name.clone(), secret?.stored_key(name, key))));
-        let asked: Vec<Bucket> = given.chain(hashed.filter(|(_, hash)| hash != key)).collect();
-        let rows = sample::rows_of(&mut tx, &self.schema, &asked).await.map_err(failed)?;
-        drop(tx);
+        let read = async |tx: &mut PgConnection| {
+            let names = sample::names(tx, &self.schema).await?;
+            let given = names.iter().map(|name| (name.clone(), key.to_owned()));
+            let hashed = names.iter().filter_map(|name| Some((name.clone(), secret?.stored_key(name, key))));
+            let asked: Vec<Bucket> = given.chain(hashed.filter(|(_, hash)| hash != key)).collect();
+            Ok((export::now(tx).await?, sample::rows_of(tx, &self.schema, &asked).await?))
+        };
+        let (now, rows) = self.read(read).await?;
         let (mut found, limits) = (Vec::new(), self.limits());
         let buckets = rows.chunk_by(|a, b| (&a.name, &a.key) == (&b.name, &b.key));
         for bucket in buckets.filter_map(|rows| BucketView::new(rows, now)) {
@@ -91,10 +90,11 @@ impl Live {
     /// The other forms of a key that have rows, such as the network of an address. `secret`: as for [`Self::key`].
     pub(crate) async fn other_forms(&self, key: &str, secret: Option<&KeySecret>) -> Result<BTreeSet<String>> {
         let forms = Forms::new(key.to_owned(), ExactArgs::default(), secret.cloned());
-        let mut tx = self.begin().await?;
-        let failed = |error| self.failed(error);
-        let names = sample::names(&mut tx, &self.schema).await.map_err(failed)?;
-        let found = forms.of_limits(&mut tx, &self.schema, &names).await.map_err(failed)?;
+        let read = async |tx: &mut PgConnection| {
+            let names = sample::names(tx, &self.schema).await?;
+            forms.of_limits(tx, &self.schema, &names).await
+        };
+        let found = self.read(read).await?;
         Ok(found.into_iter().map(|(_, form)| form).filter(|form| form != key).collect())
     }
 

@@ -83,7 +83,7 @@ impl Live {
     pub(crate) async fn sample(&self) -> Seen {
         let mut sampler = self.sampler.lock().await;
         let followed = if self.follows_stored { self.follow().await } else { Ok(()) };
-        let mut result = self.read(&sampler).await.map(|sample| sampler.compare(&sample, self.limits()));
+        let mut result = self.read_sample(&sampler).await.map(|sample| sampler.compare(&sample, self.limits()));
         if let Ok(snapshot) = &mut result {
             let note = "the stored limits are not read any more, and those from before are shown";
             let followed = followed.map_err(|error| format!("{note}: {error}"));
@@ -117,22 +117,21 @@ impl Live {
     }
 
     /// Reads a sample and, of a large table, the watched keys and from time to time the names.
-    async fn read(&self, sampler: &Sampler) -> Result<Sample> {
-        let mut tx = self.begin().await?;
-        let read = async {
+    async fn read_sample(&self, sampler: &Sampler) -> Result<Sample> {
+        let read = async |tx: &mut PgConnection| {
             // Two samples with the same seed read the same pages, so that they can be compared.
-            let mut sample = sample::read(&mut tx, &self.schema, sampler.samples / 2).await?;
+            let mut sample = sample::read(tx, &self.schema, sampler.samples / 2).await?;
             if sample.is_whole() {
                 return Ok(sample);
             }
-            sample.watched_rows = sample::rows_of(&mut tx, &self.schema, &sampler.watched()).await?;
+            sample.watched_rows = sample::rows_of(tx, &self.schema, &sampler.watched()).await?;
             if sampler.must_count(&sample) {
-                let names = sample::names(&mut tx, &self.schema).await?;
-                sample.counted = Some(sample::count_keys(&mut tx, &self.schema, &names).await?);
+                let names = sample::names(tx, &self.schema).await?;
+                sample.counted = Some(sample::count_keys(tx, &self.schema, &names).await?);
             }
             Ok(sample)
         };
-        read.await.map_err(|error| self.failed(error))
+        self.read(read).await
     }
 
     /// Adds the balances of the listed keys, and sorts the emptiest by them.
@@ -189,12 +188,16 @@ impl Live {
         &self,
         query: QueryAs<'_, Postgres, (String,), PgArguments>,
     ) -> Result<Vec<T>> {
-        let mut tx = self.begin().await?;
-        let rows = query.persistent(false).fetch_all(&mut *tx).await.map_err(|error| self.failed(error))?;
+        let rows = self.read(async |tx: &mut PgConnection| query.persistent(false).fetch_all(tx).await).await?;
         rows.iter().map(|(row,)| serde_json::from_str(row)).collect::<Result<_, _>>().map_err(CliError::failed)
     }
 
-    pub(super) fn failed(&self, error: sqlx::Error) -> CliError {
+    /// Reads in a transaction of its own.
+    pub(super) async fn read<T>(&self, read: impl AsyncFnOnce(&mut PgConnection) -> sqlx::Result<T>) -> Result<T> {
+        read(&mut *self.begin().await?).await.map_err(|error| self.failed(error))
+    }
+
+    fn failed(&self, error: sqlx::Error) -> CliError {
         let error = Error::from_sql(error, self.schema.name());
         CliError::refused(error, &self.schema, &["rate_limits", "jobs", "groups", "queues"])
     }

@@ -89,8 +89,7 @@ pub(crate) struct JobView {
 
 impl Live {
     pub(crate) async fn now(&self) -> Result<i64> {
-        let mut tx = self.begin().await?;
-        now(&mut tx).await.map_err(|error| self.failed(error))
+        self.read(async |tx| now(tx).await).await
     }
 
     /// All queues that have jobs, or are paused or draining; none if the queue is not installed.

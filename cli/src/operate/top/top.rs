@@ -16,7 +16,7 @@ use crate::operate::top::app::{App, Data, Next, keep_reading};
 use crate::operate::top::columns::Style;
 use crate::operate::top::screen;
 use crate::output::{self, Progress};
-use crate::signals::Signals;
+use crate::signals::{Signals, exit_code};
 use crate::text::parse_length;
 
 pub(crate) async fn run(args: TopArgs, database: Database) -> Result<ExitCode> {
@@ -60,7 +60,7 @@ async fn show(args: &TopArgs, live: &Live, mut app: App) -> Result<ExitCode> {
     loop {
         terminal.screen.draw(|frame| screen::draw(frame, &app)).map_err(failed)?;
         tokio::select! {
-            signal = signals.next() => return Ok(ExitCode::from(128 + signal.number())),
+            signal = signals.next() => return Ok(ExitCode::from(exit_code(signal))),
             read = data.recv() => match read {
                 Some(read) => app.data = read,
                 None => return Err(CliError::failed("reading the database has failed")),

@@ -62,18 +62,14 @@ pub(super) async fn reset(State(app): Shared, Form(of): Form<OfKey>) -> Changed 
     let (limiter, key) = (limiter(&app, &of.form)?, app.named(&of.key)?);
     // Removing a row does not depend on the limit.
     let any = Limit::token_bucket(1, Duration::from_secs(1)).build().map_err(CliError::usage)?;
-    let item = match limiter.limits().get(&of.limit) {
-        Some(_) => Item::new(&*of.limit, &*key),
-        None => Item::new((&*of.limit, any), &*key),
-    };
-    limiter.reset(item).await?;
+    limiter.reset(Item::new((&*of.limit, any), &*key)).await?;
     Ok(app.done.add(&key_url(&app, &key), "reset", "The bucket is reset: it is full."))
 }
 
 pub(super) async fn credit(State(app): Shared, Form(of): Form<OfKey>) -> Changed {
     let (limiter, key) = (limiter(&app, &of.form)?, app.named(&of.key)?);
     let (given, expected) = (of.count.unwrap_or_default(), "a number of tokens above 0, such as 1");
-    let count: f64 = number("count", &given, expected)?;
+    let count: f64 = number(StatusCode::UNPROCESSABLE_ENTITY, "count", &given, expected)?;
     if !count.is_finite() || count <= 0.0 {
         return Err(PageError::invalid(unexpected("count", &given, expected)));
     }
@@ -105,7 +101,7 @@ async fn change(
     act: impl AsyncFnOnce(&Queues, JobInfo) -> Result<Became>,
 ) -> Changed {
     let queues = Queues::new(limiter(app, &form)?.clone());
-    let id = number("id", &id, JOB_NUMBER)?;
+    let id = number(StatusCode::UNPROCESSABLE_ENTITY, "id", &id, JOB_NUMBER)?;
     let job = queues.job(id).await?.ok_or_else(|| PageError::not_found(no_such_job(id)))?;
     match act(&queues, job).await? {
         Became::Done(..) => Ok(app.done.add(&job_url(id), done[0], done[1])),
@@ -136,8 +132,10 @@ impl OfQueue {
         Ok((Queue::new(limiter, &self.queue).map_err(CliError::usage)?, group))
     }
 
-    fn changed(&self, app: &App, change: &'static str, text: &'static str) -> Redirect {
-        app.done.add(&queue_url(&self.queue), change, text)
+    /// `done`: the change in the link to the queue, and in words.
+    fn changed(&self, app: &App, is_changed: bool, done: [&'static str; 2], refusal: &str) -> Changed {
+        let done = || app.done.add(&queue_url(&self.queue), done[0], done[1]);
+        if is_changed { Ok(done()) } else { Err(PageError::invalid(refusal)) }
     }
 }
 
@@ -147,10 +145,7 @@ pub(super) async fn pause(State(app): Shared, Form(of): Form<OfQueue>) -> Change
         Some(group) => queue.pause_group(group).await?,
         None => queue.pause().await?,
     };
-    if !is_changed {
-        return Err(PageError::invalid("it is paused already"));
-    }
-    Ok(of.changed(&app, "paused", "No job starts until it is resumed."))
+    of.changed(&app, is_changed, ["paused", "No job starts until it is resumed."], "it is paused already")
 }
 
 pub(super) async fn resume(State(app): Shared, Form(of): Form<OfQueue>) -> Changed {
@@ -159,15 +154,12 @@ pub(super) async fn resume(State(app): Shared, Form(of): Form<OfQueue>) -> Chang
         Some(group) => (queue.resume_group(group).await?, "The group starts its jobs again, as its limits allow."),
         None => (queue.resume().await?, "The queue starts its jobs again, as their limits allow."),
     };
-    if !is_changed {
-        return Err(PageError::invalid("it is not paused, and does not wait"));
-    }
-    Ok(of.changed(&app, "resumed", text))
+    of.changed(&app, is_changed, ["resumed", text], "it is not paused, and does not wait")
 }
 
 pub(super) async fn drain(State(app): Shared, Form(of): Form<OfQueue>) -> Changed {
     of.named(&app)?.0.drain().await?;
-    Ok(of.changed(&app, "draining", "The queue takes no new jobs until it is resumed."))
+    of.changed(&app, true, ["draining", "The queue takes no new jobs until it is resumed."], "")
 }
 
 pub(super) async fn requeue_dead(State(app): Shared, Form(of): Form<OfQueue>) -> Changed {
@@ -176,8 +168,6 @@ pub(super) async fn requeue_dead(State(app): Shared, Form(of): Form<OfQueue>) ->
         Some(group) => queue.requeue_dead_group(group).await?,
         None => queue.requeue_dead().await?,
     };
-    if requeued == 0 {
-        return Err(PageError::invalid("it has no dead jobs that can be requeued"));
-    }
-    Ok(of.changed(&app, "requeued", "Its dead jobs are requeued."))
+    let refusal = "it has no dead jobs that can be requeued";
+    of.changed(&app, requeued > 0, ["requeued", "Its dead jobs are requeued."], refusal)
 }

@@ -4,7 +4,7 @@ use std::str::FromStr;
 
 use axum::Extension;
 use axum::body::to_bytes;
-use axum::extract::{Query, Request, State};
+use axum::extract::{Request, State};
 use axum::http::{StatusCode, Uri};
 use axum::middleware::Next;
 use axum::response::{Html, IntoResponse, Response};
@@ -55,22 +55,12 @@ pub(super) fn unexpected(name: &str, value: &str, expected: &str) -> String {
     format!("{name} is \"{}\": give {expected}", shown(value, 80))
 }
 
-pub(super) fn number<T: FromStr>(name: &str, value: &str, expected: &str) -> Result<T, PageError> {
-    let invalid = |_| PageError(StatusCode::UNPROCESSABLE_ENTITY, unexpected(name, value, expected));
-    value.trim().parse().map_err(invalid)
+/// `refusal`: the status if it is no number.
+pub(super) fn number<T: FromStr>(refusal: StatusCode, name: &str, value: &str, expected: &str) -> Result<T, PageError> {
+    value.trim().parse().map_err(|_| PageError(refusal, unexpected(name, value, expected)))
 }
 
 pub(super) const JOB_NUMBER: &str = "the number of a job, such as 1";
-
-/// The field of a link that is no number and should be one.
-fn unexpected_in(link: &Uri) -> Option<String> {
-    let Query(fields) = Query::<Vec<(String, String)>>::try_from_uri(link).ok()?;
-    fields.iter().find_map(|(name, value)| match name.as_str() {
-        "id" if value.parse::<i64>().is_err() => Some(unexpected(name, value, JOB_NUMBER)),
-        "page" if value.parse::<u32>().is_err() => Some(unexpected(name, value, "the number of a page, from 0 on")),
-        _ => None,
-    })
-}
 
 impl From<CliError> for PageError {
     fn from(error: CliError) -> Self {
@@ -124,14 +114,11 @@ impl IntoResponse for PageError {
 
 /// Frames pages. Answers of the framework to requests that no page makes become pages, too.
 pub(super) async fn frame(State(app): Shared, request: Request, next: Next) -> Response {
-    let link = request.uri().clone();
+    let here = section(request.uri().path());
     let response = next.run(request).await;
     let status = response.status();
     if !status.is_client_error() || response.extensions().get::<Page>().is_some() {
-        return framed(&app, link.path(), response);
-    }
-    if let Some(text) = unexpected_in(&link) {
-        return framed(&app, "/", PageError(status, text));
+        return framed(&app, here, response);
     }
     let text = match to_bytes(response.into_body(), 1000).await {
         Ok(bytes) if !bytes.is_empty() => {
@@ -142,19 +129,19 @@ pub(super) async fn frame(State(app): Shared, request: Request, next: Next) -> R
         _ if status == StatusCode::METHOD_NOT_ALLOWED => "use the forms of the pages".to_owned(),
         _ => status.to_string(),
     };
-    framed(&app, "/", PageError(status, text))
+    framed(&app, "/limits", PageError(status, text))
 }
 
 pub(super) async fn no_such_page(State(app): Shared, uri: Uri) -> Response {
     // Only the path: a query may have a key in it.
     let message = format!("there is no page {}", shown(uri.path(), 80));
-    framed(&app, "/", PageError::not_found(message))
+    framed(&app, "/limits", PageError::not_found(message))
 }
 
-fn framed(app: &App, path: &str, response: impl IntoResponse) -> Response {
+fn framed(app: &App, here: &str, response: impl IntoResponse) -> Response {
     let mut response = response.into_response();
     match response.extensions_mut().remove::<Page>() {
-        Some(page) => (response.status(), Html(layout(app, section(path), &page).into_string())).into_response(),
+        Some(page) => (response.status(), Html(layout(app, here, &page).into_string())).into_response(),
         None => response,
     }
 }

@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use axum::extract::{Query, State};
+use axum::http::StatusCode;
 use maud::{Markup, html};
 use serde::Deserialize;
 
@@ -13,7 +14,7 @@ use crate::operate::ui::app::{App, Shared};
 use crate::operate::ui::format::{
     amount, capital, clock, encoded, job_url, key, key_link, named, queue_url, span, time, time_or_dash,
 };
-use crate::operate::ui::page::{Page, PageError, table};
+use crate::operate::ui::page::{JOB_NUMBER, Page, PageError, number, table};
 use crate::text;
 use pg_limiter::queue::JobState;
 
@@ -29,13 +30,13 @@ pub(super) struct Wanted {
     state: Option<String>,
     /// The last group of the page before.
     after: Option<String>,
-    page: u32,
+    page: Option<String>,
     done: String,
 }
 
 #[derive(Deserialize)]
 pub(super) struct WantedJob {
-    id: i64,
+    id: String,
     #[serde(default)]
     done: String,
 }
@@ -45,8 +46,10 @@ pub(super) async fn queues(State(app): Shared, Query(wanted): Query<Wanted>) -> 
     let queue = wanted.queue.or_else(|| queues.first().map(|queue| queue.queue.clone()));
     let state = wanted.state.as_deref().map(str::parse::<JobState>).transpose();
     let state = state.map_err(|error| PageError::invalid(error.to_string()))?;
+    let page = wanted.page.as_deref().unwrap_or("0");
+    let page = number(StatusCode::BAD_REQUEST, "page", page, "the number of a page, from 0 on")?;
     let detail = match (&queue, state) {
-        (Some(queue), Some(state)) => jobs(&app, queue, state, wanted.page).await?,
+        (Some(queue), Some(state)) => jobs(&app, queue, state, page).await?,
         (Some(queue), None) => {
             let view = queues.iter().find(|view| view.queue == *queue);
             let after = wanted.after.map(|after| app.named(&after)).transpose()?;
@@ -220,7 +223,7 @@ fn one_line(app: &App, text: &Option<String>) -> String {
 }
 
 pub(super) async fn job(State(app): Shared, Query(wanted): Query<WantedJob>) -> Result<Page, PageError> {
-    let (app, id) = (&*app, wanted.id);
+    let (app, id) = (&*app, number(StatusCode::BAD_REQUEST, "id", &wanted.id, JOB_NUMBER)?);
     let now = app.live.now().await?;
     let job = app.live.job(id).await?.ok_or_else(|| PageError::not_found(no_such_job(id)))?;
     let reserved = |item: &ReservedView| {

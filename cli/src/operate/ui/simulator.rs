@@ -15,20 +15,14 @@ use pg_limiter::Limit;
 
 /// The most calls of a simulation, so that it is drawn at once.
 const MOST_CALLS: usize = 20_000;
-/// An unused sandbox is closed after this time, because an open transaction keeps the server from removing dead rows.
-const UNUSED: Duration = Duration::from_secs(10);
-const OPEN: Duration = Duration::from_secs(60);
+/// A sandbox is closed after this time, because an open transaction keeps the server from removing dead rows.
+const OPEN: Duration = Duration::from_secs(20);
 
 /// Runs one simulation at a time.
 pub(super) struct Simulator {
     running: Arc<Running>,
-    sandbox: Mutex<Option<Kept>>,
-}
-
-struct Kept {
-    sandbox: Sandbox,
-    opened: Instant,
-    used: Instant,
+    /// With the time when it was opened.
+    sandbox: Mutex<Option<(Sandbox, Instant)>>,
 }
 
 pub(super) struct Outcome {
@@ -54,43 +48,41 @@ impl Simulator {
         let mut kept = self.sandbox.lock().await;
         // The server may have ended the session since.
         let usable = match kept.take() {
-            Some(mut one) => one.sandbox.rewind().await.is_ok().then_some(one),
+            Some((mut sandbox, opened)) => sandbox.rewind().await.is_ok().then_some((sandbox, opened)),
             None => None,
         };
-        let mut one = match usable {
-            Some(one) => one,
-            None => Kept { sandbox: Sandbox::open(&self.running).await?, opened: Instant::now(), used: Instant::now() },
+        let (mut sandbox, opened) = match usable {
+            Some(usable) => usable,
+            None => (Sandbox::open(&self.running).await?, Instant::now()),
         };
         let outcome = match log {
             None => {
-                let (traffic, panels) = panels_of_traffic(args, today, MOST_CALLS, &mut one.sandbox).await?;
+                let (traffic, panels) = panels_of_traffic(args, today, MOST_CALLS, &mut sandbox).await?;
                 Outcome { traffic, notes: Vec::new(), panels }
             }
             Some((log, options)) => {
                 let limits: Vec<_> = args.limits(None)?.into_iter().chain(today).collect();
-                let (panels, notes) = panels_of_log(&log, &options, &limits, MOST_CALLS, &mut one.sandbox).await?;
+                let (panels, notes) = panels_of_log(&log, &options, &limits, MOST_CALLS, &mut sandbox).await?;
                 Outcome { traffic: "the access log".to_owned(), notes, panels }
             }
         };
-        one.used = Instant::now();
-        *kept = Some(one);
+        *kept = Some((sandbox, opened));
         Ok(outcome)
     }
 
     pub(super) async fn tidy(&self) {
         loop {
-            tokio::time::sleep(UNUSED / 2).await;
-            let is_over = |one: &mut Kept| one.used.elapsed() > UNUSED || one.opened.elapsed() > OPEN;
-            let over = self.sandbox.lock().await.take_if(is_over);
-            if let Some(one) = over {
-                let _ = one.sandbox.close().await;
+            tokio::time::sleep(OPEN / 10).await;
+            let over = self.sandbox.lock().await.take_if(|(_, opened)| opened.elapsed() > OPEN);
+            if let Some((sandbox, _)) = over {
+                let _ = sandbox.close().await;
             }
         }
     }
 
     pub(super) async fn close(&self) {
-        if let Some(one) = self.sandbox.lock().await.take() {
-            let _ = one.sandbox.close().await;
+        if let Some((sandbox, _)) = self.sandbox.lock().await.take() {
+            let _ = sandbox.close().await;
         }
     }
 }

@@ -7,7 +7,6 @@ use std::time::Duration;
 
 use tokio::process::{Child, Command};
 
-use crate::signals::Received;
 use pg_limiter::{Lease, LeaseId};
 
 /// Only the command itself: it has no group here.
@@ -42,7 +41,7 @@ impl Processes {
     }
 
     /// The console sends Ctrl-C to the command, too.
-    pub(crate) fn forward(&mut self, _signal: Received) {}
+    pub(crate) fn forward(&mut self, _signal: i32) {}
 
     pub(crate) fn terminate(&mut self) {
         self.kill();

@@ -12,7 +12,7 @@ use rustix::process::{self, Pid, Signal, WaitOptions};
 
 use crate::operate::exec::proc::{self, Process};
 use crate::operate::exec::terminal::Terminal;
-use crate::signals::{Received, Signals};
+use crate::signals::Signals;
 use crate::{output, text};
 use pg_limiter::{Lease, LeaseId};
 
@@ -74,7 +74,7 @@ impl Processes {
             None => Some(self.changes.next().await),
             Some(_) => tokio::time::timeout(TICK, self.changes.next()).await.ok(),
         };
-        if change.is_some_and(|Received(signal)| signal == Signal::TSTP) {
+        if change == Some(Signal::TSTP.as_raw()) {
             self.send(Signal::TSTP, false);
         }
     }
@@ -122,10 +122,11 @@ impl Processes {
         proc::members(self.leader, &self.foreign)
     }
 
-    pub(crate) fn forward(&mut self, signal: Received) {
-        self.is_interrupted |= [Signal::INT, Signal::QUIT].contains(&signal.0);
-        self.send(signal.0, false);
-        if signal.is_term() {
+    pub(crate) fn forward(&mut self, number: i32) {
+        let Some(signal) = Signal::from_named_raw(number) else { return };
+        self.is_interrupted |= [Signal::INT, Signal::QUIT].contains(&signal);
+        self.send(signal, false);
+        if signal == Signal::TERM {
             self.send(Signal::CONT, false);
         }
     }
