@@ -1,12 +1,9 @@
 //! The state of the screen: the contents of the tabs, and how keys change it.
 
-use std::time::{Duration, Instant};
-
 use ratatui::crossterm::event::{KeyCode, KeyEvent, KeyModifiers};
-use tokio::sync::{mpsc, watch};
 
 use crate::error::Result;
-use crate::operate::live::{GroupView, KeyView, LimitView, Live, QueueView, Seen, UnusedLimit, pause};
+use crate::operate::live::{GroupView, KeyView, LimitView, Live, QueueView, Seen, UnusedLimit};
 use crate::operate::top::columns::{Id, Listed, Sort, Style};
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -222,27 +219,5 @@ impl Data {
             self.groups.extend(live.groups(&queue.queue, None).await?);
         }
         Ok(())
-    }
-}
-
-/// Reads at this interval, until the receiver is dropped.
-pub(super) async fn keep_reading(
-    live: Live,
-    interval: Duration,
-    mut filters: watch::Receiver<Filters>,
-    data: mpsc::Sender<Data>,
-) {
-    loop {
-        let begin = Instant::now();
-        let wanted = filters.borrow_and_update().clone();
-        let read = Data::read(&live, &wanted).await;
-        let pause = pause(interval, begin, read.seen.error.is_some());
-        if data.send(read).await.is_err() {
-            return;
-        }
-        // Other filters need other data.
-        if let Ok(Err(_)) = tokio::time::timeout(pause, filters.changed()).await {
-            return; // The screen is gone.
-        }
     }
 }

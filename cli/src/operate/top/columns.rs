@@ -3,7 +3,6 @@
 use std::time::Duration;
 
 use ratatui::layout::Constraint;
-use ratatui::symbols::border;
 
 use crate::error::Result;
 use crate::key_secret::HiddenKeys;
@@ -133,17 +132,6 @@ impl Sort {
 const UNICODE: [char; 8] = ['▁', '▂', '▃', '▄', '▅', '▆', '▇', '█'];
 const ASCII: [char; 8] = ['.', ':', '-', '=', '+', '*', '%', '#'];
 
-const ASCII_BORDER: border::Set<'static> = border::Set {
-    top_left: "+",
-    top_right: "+",
-    bottom_left: "+",
-    bottom_right: "+",
-    vertical_left: "|",
-    vertical_right: "|",
-    horizontal_top: "-",
-    horizontal_bottom: "-",
-};
-
 /// How texts are written.
 #[derive(Clone, Debug)]
 pub(super) struct Style {
@@ -174,10 +162,6 @@ impl Style {
         }
         let text = shown(&self.key(key), usize::MAX);
         if self.is_unicode { text } else { text.chars().map(|c| if c.is_ascii() { c } else { '?' }).collect() }
-    }
-
-    pub(super) const fn border(&self) -> border::Set<'static> {
-        if self.is_unicode { border::PLAIN } else { ASCII_BORDER }
     }
 
     /// Amounts, oldest first, as columns of different heights. An amount of 0 is a blank.

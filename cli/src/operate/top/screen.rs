@@ -6,7 +6,7 @@ use ratatui::layout::Constraint::{Fill, Length};
 use ratatui::layout::{Layout, Rect};
 use ratatui::style::{Color, Modifier, Style as Look};
 use ratatui::text::{Line, Span};
-use ratatui::widgets::{Block, Clear, Paragraph, Row, Table, TableState, Wrap};
+use ratatui::widgets::{Block, Clear, Padding, Paragraph, Row, Table, TableState, Wrap};
 use serde_json::{Map, Value, json};
 
 use crate::error::Result;
@@ -57,7 +57,7 @@ pub(super) fn draw(frame: &mut Frame<'_>, app: &App) {
     }
     frame.render_widget(footer_line(app, footer.width), footer);
     if app.is_help {
-        draw_help(frame, app, area);
+        draw_help(frame, area);
     }
 }
 
@@ -224,9 +224,10 @@ fn draw_queue(frame: &mut Frame<'_>, app: &App, area: Rect) {
     draw_table(frame, app, Tab::Queue, &app.groups(), "no group has waiting jobs", groups);
 }
 
-fn draw_help(frame: &mut Frame<'_>, app: &App, area: Rect) {
+fn draw_help(frame: &mut Frame<'_>, area: Rect) {
     let place = area.centered(Length(80), Length(HELP.len() as u16 + 2));
-    let block = Block::bordered().border_set(app.style.border()).title(" Keys (any key closes this) ");
+    let title = Line::styled("Keys (any key closes this)", REVERSED);
+    let block = Block::new().title(title).padding(Padding::horizontal(1));
     let help = Paragraph::new(HELP.map(Line::from).to_vec()).wrap(Wrap { trim: true });
     frame.render_widget(Clear, place);
     frame.render_widget(help.block(block), place);

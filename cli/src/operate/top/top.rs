@@ -1,18 +1,18 @@
 use std::io::{self, IsTerminal};
 use std::path::PathBuf;
 use std::process::ExitCode;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use clap::Args;
 use ratatui::DefaultTerminal;
 use ratatui::crossterm::event::{self, Event, KeyEventKind};
-use tokio::sync::{mpsc, watch};
+use tokio::sync::mpsc;
 
 use crate::database::Database;
 use crate::error::{CliError, Result};
 use crate::input;
-use crate::operate::live::Live;
-use crate::operate::top::app::{App, Data, Next, keep_reading};
+use crate::operate::live::{Live, pause};
+use crate::operate::top::app::{App, Data, Filters, Next};
 use crate::operate::top::columns::Style;
 use crate::operate::top::screen;
 use crate::output::{self, Progress};
@@ -54,21 +54,20 @@ async fn show(args: &TopArgs, live: &Live, mut app: App) -> Result<ExitCode> {
     // Before the screen is switched, so that no signal leaves it switched.
     let mut signals = Signals::listen().map_err(CliError::failed)?;
     let mut terminal = Terminal::open()?;
-    let (filters, wanted) = watch::channel(app.filters.clone());
-    let (sender, mut data) = mpsc::channel(1);
-    tokio::spawn(keep_reading(live.clone(), args.interval, wanted, sender));
+    let read_after = |pause, filters: Filters| Box::pin(read_after(pause, live, filters, args.interval));
+    let mut reading = read_after(Duration::ZERO, app.filters.clone());
     loop {
         terminal.screen.draw(|frame| screen::draw(frame, &app)).map_err(failed)?;
         tokio::select! {
             signal = signals.next() => return Ok(ExitCode::from(exit_code(signal))),
-            read = data.recv() => match read {
-                Some(read) => app.data = read,
-                None => return Err(CliError::failed("reading the database has failed")),
-            },
+            (data, pause) = &mut reading => {
+                app.data = data;
+                reading = read_after(pause, app.filters.clone());
+            }
             event = terminal.events.recv() => match event {
                 Some(Ok(Event::Key(key))) if key.kind != KeyEventKind::Release => match app.press(key) {
                     Next::Quit => return Ok(ExitCode::SUCCESS),
-                    Next::Read => drop(filters.send(app.filters.clone())),
+                    Next::Read => reading = read_after(Duration::ZERO, app.filters.clone()),
                     Next::Draw => {}
                 },
                 // A new size of the terminal, too: the next loop draws in it.
@@ -78,6 +77,15 @@ async fn show(args: &TopArgs, live: &Live, mut app: App) -> Result<ExitCode> {
             },
         }
     }
+}
+
+/// Reads after this pause. Returns also the pause until the next time.
+async fn read_after(wait: Duration, live: &Live, filters: Filters, interval: Duration) -> (Data, Duration) {
+    tokio::time::sleep(wait).await;
+    let begin = Instant::now();
+    let data = Data::read(live, &filters).await;
+    let pause = pause(interval, begin, data.seen.error.is_some());
+    (data, pause)
 }
 
 pub(crate) const TOP_EXIT_CODES: &str = "\

@@ -50,15 +50,21 @@ fn limiter<'a>(app: &'a App, form: &str) -> Result<&'a Limiter, PageError> {
 /// Leads back to the page of what was changed.
 type Changed = Result<Redirect, PageError>;
 
-#[derive(Deserialize)]
-pub(super) struct OfKey {
-    form: String,
+/// The fields of the forms. Each form has those that its change needs.
+#[derive(Default, Deserialize)]
+#[serde(default)]
+pub(super) struct Fields {
+    pub(super) form: String,
     limit: String,
-    key: String,
-    count: Option<String>,
+    pub(super) key: String,
+    count: String,
+    id: String,
+    queue: String,
+    /// Without it, the whole queue is meant.
+    group: Option<String>,
 }
 
-pub(super) async fn reset(State(app): Shared, Form(of): Form<OfKey>) -> Changed {
+pub(super) async fn reset(State(app): Shared, Form(of): Form<Fields>) -> Changed {
     let (limiter, key) = (limiter(&app, &of.form)?, app.named(&of.key)?);
     // Removing a row does not depend on the limit.
     let any = Limit::token_bucket(1, Duration::from_secs(1)).build().map_err(CliError::usage)?;
@@ -66,9 +72,9 @@ pub(super) async fn reset(State(app): Shared, Form(of): Form<OfKey>) -> Changed 
     Ok(app.done.add(&key_url(&app, &key), "reset", "The bucket is reset: it is full."))
 }
 
-pub(super) async fn credit(State(app): Shared, Form(of): Form<OfKey>) -> Changed {
+pub(super) async fn credit(State(app): Shared, Form(of): Form<Fields>) -> Changed {
     let (limiter, key) = (limiter(&app, &of.form)?, app.named(&of.key)?);
-    let (given, expected) = (of.count.unwrap_or_default(), "a number of tokens above 0, such as 1");
+    let (given, expected) = (of.count, "a number of tokens above 0, such as 1");
     let count: f64 = number(StatusCode::UNPROCESSABLE_ENTITY, "count", &given, expected)?;
     if !count.is_finite() || count <= 0.0 {
         return Err(PageError::invalid(unexpected("count", &given, expected)));
@@ -77,7 +83,7 @@ pub(super) async fn credit(State(app): Shared, Form(of): Form<OfKey>) -> Changed
     Ok(app.done.add(&key_url(&app, &key), "credited", "The tokens were given back."))
 }
 
-pub(super) async fn unblock(State(app): Shared, Form(of): Form<OfKey>) -> Changed {
+pub(super) async fn unblock(State(app): Shared, Form(of): Form<Fields>) -> Changed {
     let (limiter, key) = (limiter(&app, &of.form)?, app.named(&of.key)?);
     let gate = Item::new((&*of.limit, Limit::gate()), &*key);
     if limiter.is_blocked(gate.clone()).await?.is_none() {
@@ -87,21 +93,15 @@ pub(super) async fn unblock(State(app): Shared, Form(of): Form<OfKey>) -> Change
     Ok(app.done.add(&key_url(&app, &key), "unblocked", "The key is unblocked."))
 }
 
-#[derive(Deserialize)]
-pub(super) struct OfJob {
-    form: String,
-    id: String,
-}
-
 /// `done`: what `act` does, in the link to the job and in words.
 async fn change(
     app: &App,
-    OfJob { form, id }: OfJob,
+    of: Fields,
     done: [&'static str; 2],
     act: impl AsyncFnOnce(&Queues, JobInfo) -> Result<Became>,
 ) -> Changed {
-    let queues = Queues::new(limiter(app, &form)?.clone());
-    let id = number(StatusCode::UNPROCESSABLE_ENTITY, "id", &id, JOB_NUMBER)?;
+    let queues = Queues::new(limiter(app, &of.form)?.clone());
+    let id = number(StatusCode::UNPROCESSABLE_ENTITY, "id", &of.id, JOB_NUMBER)?;
     let job = queues.job(id).await?.ok_or_else(|| PageError::not_found(no_such_job(id)))?;
     match act(&queues, job).await? {
         Became::Done(..) => Ok(app.done.add(&job_url(id), done[0], done[1])),
@@ -109,23 +109,15 @@ async fn change(
     }
 }
 
-pub(super) async fn requeue_job(State(app): Shared, Form(of): Form<OfJob>) -> Changed {
+pub(super) async fn requeue_job(State(app): Shared, Form(of): Form<Fields>) -> Changed {
     change(&app, of, ["requeued", "The job is requeued."], requeue).await
 }
 
-pub(super) async fn cancel_job(State(app): Shared, Form(of): Form<OfJob>) -> Changed {
+pub(super) async fn cancel_job(State(app): Shared, Form(of): Form<Fields>) -> Changed {
     change(&app, of, ["cancelled", "The job is cancelled, and its tokens are returned."], cancel).await
 }
 
-/// A queue, or one of its groups.
-#[derive(Deserialize)]
-pub(super) struct OfQueue {
-    form: String,
-    queue: String,
-    group: Option<String>,
-}
-
-impl OfQueue {
+impl Fields {
     fn named(&self, app: &App) -> Result<(Queue, Option<String>), PageError> {
         let limiter = limiter(app, &self.form)?;
         let group = self.group.as_deref().map(|group| app.named(group)).transpose()?;
@@ -139,7 +131,7 @@ impl OfQueue {
     }
 }
 
-pub(super) async fn pause(State(app): Shared, Form(of): Form<OfQueue>) -> Changed {
+pub(super) async fn pause(State(app): Shared, Form(of): Form<Fields>) -> Changed {
     let (queue, group) = of.named(&app)?;
     let is_changed = match group {
         Some(group) => queue.pause_group(group).await?,
@@ -148,7 +140,7 @@ pub(super) async fn pause(State(app): Shared, Form(of): Form<OfQueue>) -> Change
     of.changed(&app, is_changed, ["paused", "No job starts until it is resumed."], "it is paused already")
 }
 
-pub(super) async fn resume(State(app): Shared, Form(of): Form<OfQueue>) -> Changed {
+pub(super) async fn resume(State(app): Shared, Form(of): Form<Fields>) -> Changed {
     let (queue, group) = of.named(&app)?;
     let (is_changed, text) = match group {
         Some(group) => (queue.resume_group(group).await?, "The group starts its jobs again, as its limits allow."),
@@ -157,12 +149,12 @@ pub(super) async fn resume(State(app): Shared, Form(of): Form<OfQueue>) -> Chang
     of.changed(&app, is_changed, ["resumed", text], "it is not paused, and does not wait")
 }
 
-pub(super) async fn drain(State(app): Shared, Form(of): Form<OfQueue>) -> Changed {
+pub(super) async fn drain(State(app): Shared, Form(of): Form<Fields>) -> Changed {
     of.named(&app)?.0.drain().await?;
     of.changed(&app, true, ["draining", "The queue takes no new jobs until it is resumed."], "")
 }
 
-pub(super) async fn requeue_dead(State(app): Shared, Form(of): Form<OfQueue>) -> Changed {
+pub(super) async fn requeue_dead(State(app): Shared, Form(of): Form<Fields>) -> Changed {
     let (queue, group) = of.named(&app)?;
     let requeued = match group {
         Some(group) => queue.requeue_dead_group(group).await?,

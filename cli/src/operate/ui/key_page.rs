@@ -9,7 +9,7 @@ use maud::{Markup, html};
 use serde::Deserialize;
 
 use crate::operate::live::{Balance, KeyBucket, Meaning};
-use crate::operate::ui::actions::act;
+use crate::operate::ui::actions::{Fields, act};
 use crate::operate::ui::app::{App, Shared};
 use crate::operate::ui::chart::{columns, curve, meter};
 use crate::operate::ui::format::{amount, clock, key, key_link, key_url, named, relative, span, time};
@@ -25,12 +25,6 @@ const SUGGESTED: u32 = 8;
 pub(super) struct Wanted {
     key: Option<String>,
     done: String,
-}
-
-#[derive(Deserialize)]
-pub(super) struct Find {
-    key: String,
-    form: String,
 }
 
 pub(super) async fn page(State(app): Shared, Query(wanted): Query<Wanted>) -> Result<Page, PageError> {
@@ -81,7 +75,7 @@ pub(super) async fn page(State(app): Shared, Query(wanted): Query<Wanted>) -> Re
 }
 
 /// A key in a form is not in the URL, so that a hidden key is in no history and in no log.
-pub(super) async fn find(State(app): Shared, Form(find): Form<Find>) -> Result<Redirect, PageError> {
+pub(super) async fn find(State(app): Shared, Form(find): Form<Fields>) -> Result<Redirect, PageError> {
     app.own_form(&find.form)?;
     Ok(Redirect::to(&key_url(&app, &find.key)))
 }

@@ -31,13 +31,8 @@ pub(super) struct Wanted {
     /// The last group of the page before.
     after: Option<String>,
     page: Option<String>,
-    done: String,
-}
-
-#[derive(Deserialize)]
-pub(super) struct WantedJob {
+    /// The job, for the page of one.
     id: String,
-    #[serde(default)]
     done: String,
 }
 
@@ -222,7 +217,7 @@ fn one_line(app: &App, text: &Option<String>) -> String {
     }
 }
 
-pub(super) async fn job(State(app): Shared, Query(wanted): Query<WantedJob>) -> Result<Page, PageError> {
+pub(super) async fn job(State(app): Shared, Query(wanted): Query<Wanted>) -> Result<Page, PageError> {
     let (app, id) = (&*app, number(StatusCode::BAD_REQUEST, "id", &wanted.id, JOB_NUMBER)?);
     let now = app.live.now().await?;
     let job = app.live.job(id).await?.ok_or_else(|| PageError::not_found(no_such_job(id)))?;
