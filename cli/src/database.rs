@@ -214,9 +214,6 @@ impl Running {
     }
 }
 
-/// SQLSTATE with which the server rejects this kind of connection.
-const INVALID_AUTHORIZATION: &str = "28000";
-
 /// Returns a line of advice if encryption is missing or misconfigured.
 fn tls_advice(error: &sqlx::Error, has_tls: bool) -> Option<&'static str> {
     let text = error.to_string();
@@ -244,7 +241,8 @@ fn requires_tls(error: &sqlx::Error) -> bool {
         sqlx::Error::Tls(_) => true,
         sqlx::Error::Database(error) => {
             let text = error.message().to_uppercase();
-            error.code().as_deref() == Some(INVALID_AUTHORIZATION) || text.contains("SSL") || text.contains("TLS")
+            // 28000: the server rejects this kind of connection.
+            error.code().as_deref() == Some("28000") || text.contains("SSL") || text.contains("TLS")
         }
         _ => false,
     }

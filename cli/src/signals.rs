@@ -2,8 +2,6 @@
 
 use std::task::{Context, Waker};
 
-#[cfg(not(unix))]
-pub(super) use other::Signals;
 #[cfg(unix)]
 pub(super) use unix::Signals;
 
@@ -27,6 +25,24 @@ pub(super) fn interrupt() -> impl Future<Output = ()> {
             stop.await;
         }
     }
+}
+
+/// Listens from this call on to the signals that end a process; elsewhere than on Unix, only to Ctrl-C. The future returns the
+/// number of the one that came.
+pub(super) fn ended() -> std::io::Result<impl Future<Output = i32>> {
+    #[cfg(unix)]
+    let mut signals = Signals::listen()?;
+    #[cfg(not(unix))]
+    let interrupted = interrupt();
+    Ok(async move {
+        #[cfg(unix)]
+        return signals.next().await;
+        #[cfg(not(unix))]
+        {
+            interrupted.await;
+            2
+        }
+    })
 }
 
 #[cfg(unix)]
@@ -63,23 +79,6 @@ mod unix {
                 ready.next().map_or(Poll::Pending, |kind| Poll::Ready(kind.as_raw()))
             })
             .await
-        }
-    }
-}
-
-#[cfg(not(unix))]
-mod other {
-    /// Only Ctrl-C.
-    pub(crate) struct Signals;
-
-    impl Signals {
-        pub(crate) fn listen() -> std::io::Result<Self> {
-            Ok(Self)
-        }
-
-        pub(crate) async fn next(&mut self) -> i32 {
-            pg_limiter::queue::stop_signal().await;
-            2
         }
     }
 }

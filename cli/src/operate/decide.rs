@@ -96,7 +96,7 @@ fn of_bucket(balances: &Balances, other_key: Option<String>, json: bool) -> Stri
         Some(time) => format!(", full in {}", text::wait(time)),
     };
     let window = window_ends_in.map(|time| format!(", window ends in {}", text::wait(time))).unwrap_or_default();
-    format!("{}{full}{window}", left(balances.remaining()))
+    format!("{} left{full}{window}", text::tokens(balances.remaining()))
 }
 
 fn of_gate(rest: Option<Duration>, json: bool) -> String {
@@ -148,17 +148,13 @@ async fn ask<T>(
 }
 
 fn human(decision: &Decision) -> String {
-    let left = left(decision.remaining());
+    let left = format!("{} left", text::tokens(decision.remaining()));
     match decision.outcome() {
         Outcome::Allowed => format!("allowed, {left}"),
         Outcome::Reserved { wait } => format!("reserved, wait {}, {left}", text::wait(wait)),
         Outcome::Denied { retry_after } => format!("denied, retry after {}, {left}", text::wait(retry_after)),
         other => format!("{other:?}, {left}"),
     }
-}
-
-fn left(value: f64) -> String {
-    format!("{} left", text::tokens(value))
 }
 
 #[derive(Args, Debug)]

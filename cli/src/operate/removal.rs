@@ -124,8 +124,7 @@ pub(crate) async fn forget(args: ForgetArgs, database: Database) -> Result<()> {
     output::line(match running {
         _ if args.json => json::line(&fields),
         0 => deleted,
-        1 => format!("{deleted}; 1 job is running: repeat this once it has ended"),
-        running => format!("{deleted}; {running} jobs are running: repeat this once they have ended"),
+        running => format!("{deleted}; {} still running: repeat this once none is", many(running, "job")),
     })
 }
 

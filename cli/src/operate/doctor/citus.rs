@@ -97,21 +97,13 @@ fn functions(nodes: &[Node]) -> Finding {
     let all = nodes.len() as u64;
     let hashes: BTreeSet<_> = nodes.iter().flatten().map(|(hash, ..)| hash).collect();
     match (away, hashes.len()) {
-        (0, 1) if all == 1 => Finding::ok("the same on the only node"),
-        (0, 1) => Finding::ok(format!("the same on all {all} nodes")),
+        (0, 1) => Finding::ok(format!("the same on {}", many(all, "node"))),
         (0, _) => Finding::problem("not the same on all nodes")
             .advise("pg-limiter migrate -- with citus.enable_ddl_propagation = on; then run doctor again"),
-        _ => Finding::problem(format!(
-            "{away} of {} {} not answer",
-            many(all, "node"),
-            if away == 1 { "does" } else { "do" }
-        ))
-        .advise("Calls on the keys of these nodes fail. Start them, or add standbys."),
+        _ => Finding::problem(format!("no answer from {away} of {}", many(all, "node")))
+            .advise("Calls on the keys of these nodes fail. Start them, or add standbys."),
     }
 }
-
-const RECOVER: &str =
-    "SELECT recover_prepared_transactions(); -- Citus runs it by itself every citus.recover_2pc_interval";
 
 fn prepared(nodes: &[Node]) -> Finding {
     if nodes.iter().flatten().any(|(.., most)| *most == 0) {
@@ -120,9 +112,9 @@ fn prepared(nodes: &[Node]) -> Finding {
     }
     match nodes.iter().flatten().map(|(_, left, _)| left).sum::<u32>() {
         0 => Finding::ok("none is older than a minute"),
-        1 => Finding::warning("1 has waited for more than a minute, and keeps its rows locked").advise(RECOVER),
-        left => Finding::warning(format!("{left} have waited for more than a minute, and keep their rows locked"))
-            .advise(RECOVER),
+        left => Finding::warning(format!("older than a minute, and with their rows locked: {left}")).advise(
+            "SELECT recover_prepared_transactions(); -- Citus runs it by itself every citus.recover_2pc_interval",
+        ),
     }
 }
 

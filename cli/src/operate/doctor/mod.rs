@@ -29,7 +29,6 @@ use session::Session;
 pub(crate) use session::literal;
 use settings::Settings;
 pub(crate) use table::{Table, bytes};
-use tserver::Address;
 
 pub(crate) async fn run(args: DoctorArgs, database: Database) -> Result<ExitCode> {
     let running = database.named()?;
@@ -37,7 +36,8 @@ pub(crate) async fn run(args: DoctorArgs, database: Database) -> Result<ExitCode
     let report = report(&args, &running.options, &running.schema).await?;
     drop(progress);
     output::line_if_open(if args.json { report.json() } else { report.text() })?;
-    Ok(report.exit_code())
+    let is_ill = report.0.iter().any(|(_, finding)| finding.state >= State::Warning);
+    Ok(ExitCode::from(u8::from(is_ill)))
 }
 
 /// The findings of the checks with the default arguments.
@@ -61,7 +61,7 @@ async fn examine(args: &DoctorArgs, session: &mut Session, report: &mut Report) 
     report.add_made("encryption", server::encryption(session).await)?;
     report.add_made("isolation", server::isolation(session).await)?;
     if session.is_yugabyte {
-        let address = args.tserver.clone().unwrap_or_else(|| Address::of_host(session.options.get_host()));
+        let address = args.tserver.clone().unwrap_or_else(|| tserver::address_on(session.options.get_host()));
         report.0.extend(tserver::check(&address).await);
     } else if args.tserver.is_some() {
         report.add("tserver flags", Finding::note("not checked: only YugabyteDB has tservers"));
@@ -150,8 +150,8 @@ const OLD_TRANSACTION: Length = Length::from_micros(300_000_000);
 #[derive(Args, Debug)]
 pub(crate) struct DoctorArgs {
     /// Address of the web page of a YugabyteDB tserver, which shows its flags [default: the database's host, port 9000]
-    #[arg(long, value_name = "HOST:PORT")]
-    tserver: Option<Address>,
+    #[arg(long, value_name = "HOST:PORT", value_parser = tserver::parse_address)]
+    tserver: Option<String>,
     /// Age from which an open transaction is reported, such as 5m; capped at 30s if old row versions pile up
     #[arg(long, value_name = "LENGTH", default_value_t = OLD_TRANSACTION)]
     old_transaction: Length,

@@ -1,7 +1,5 @@
 //! The report of all findings, as text and as JSON.
 
-use std::process::ExitCode;
-
 use serde_json::json;
 use sqlx::Result;
 
@@ -39,11 +37,6 @@ impl Report {
         let finding = self.made(check, result)?.and_then(Into::into);
         self.0.extend(finding.map(|finding| (check, finding)));
         Ok(())
-    }
-
-    pub(super) fn exit_code(&self) -> ExitCode {
-        let ill = self.0.iter().any(|(_, finding)| finding.state >= State::Warning);
-        ExitCode::from(u8::from(ill))
     }
 
     pub(super) fn text(&self) -> String {

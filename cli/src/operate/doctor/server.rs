@@ -50,9 +50,9 @@ fn judge_engine(text: &str) -> (Finding, bool) {
         }
         _ => {
             let name = other.map_or_else(|| shown(text, 80), str::to_owned);
-            let finding = Finding::problem(format!("{name}: not supported"));
-            let advice = "the functions are written in PL/pgSQL and rely on their row locks.";
-            return (finding.advise(format!("Use PostgreSQL or YugabyteDB: {advice}")), false);
+            Finding::problem(format!("{name}: not supported")).advise(
+                "Use PostgreSQL or YugabyteDB: the functions are written in PL/pgSQL and rely on their row locks.",
+            )
         }
     };
     (finding, release.is_some())

@@ -2,7 +2,6 @@
 
 use std::collections::HashMap;
 use std::io::{Error, ErrorKind};
-use std::str::FromStr;
 use std::time::Duration;
 
 use http::uri::Authority;
@@ -15,44 +14,32 @@ const PATIENCE: Duration = Duration::from_secs(5);
 /// The most bytes to read. A page has some hundred kilobytes.
 const LONGEST: u64 = 8 << 20;
 
-/// A host and a port: `10.0.0.1:9000`, `[::1]:9000`.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct Address(String);
-
-impl Address {
-    pub(super) fn of_host(host: &str) -> Self {
-        let host = host.trim_start_matches('[').trim_end_matches(']');
-        Self(if host.contains(':') { format!("[{host}]:9000") } else { format!("{host}:9000") })
-    }
-
-    fn page(&self) -> String {
-        format!("http://{}/varz?raw", self.0)
-    }
+/// The address of a tserver on this host: `10.0.0.1:9000`, `[::1]:9000`.
+pub(super) fn address_on(host: &str) -> String {
+    let host = host.trim_start_matches('[').trim_end_matches(']');
+    if host.contains(':') { format!("[{host}]:9000") } else { format!("{host}:9000") }
 }
 
-impl FromStr for Address {
-    type Err = &'static str;
-
-    fn from_str(text: &str) -> Result<Self, Self::Err> {
-        let authority = text.parse::<Authority>().ok().filter(|authority| !authority.host().is_empty());
-        let parts = authority.as_ref().map(|authority| (authority.host(), authority.port_u16()));
-        match parts {
-            Some((host, None)) if host == text => Ok(Self(format!("{host}:9000"))),
-            Some((host, Some(port))) if format!("{host}:{port}") == text => Ok(Self(text.to_owned())),
-            _ => Err("not HOST:PORT, such as 10.0.0.1:9000, [::1]:9000 or yb-1.example.org"),
-        }
+/// Reads such an address, with or without a port.
+pub(super) fn parse_address(text: &str) -> Result<String, &'static str> {
+    let authority = text.parse::<Authority>().ok().filter(|authority| !authority.host().is_empty());
+    let parts = authority.as_ref().map(|authority| (authority.host(), authority.port_u16()));
+    match parts {
+        Some((host, None)) if host == text => Ok(format!("{host}:9000")),
+        Some((host, Some(port))) if format!("{host}:{port}") == text => Ok(text.to_owned()),
+        _ => Err("not HOST:PORT, such as 10.0.0.1:9000, [::1]:9000 or yb-1.example.org"),
     }
 }
 
 type Flags = HashMap<String, String>;
 
-async fn flags(patience: Duration, address: &Address) -> Result<Flags, Error> {
+async fn flags(patience: Duration, address: &str) -> Result<Flags, Error> {
     let no_answer = |_| Error::new(ErrorKind::TimedOut, format!("no answer within {patience:?}"));
     parse(&tokio::time::timeout(patience, fetch(address)).await.map_err(no_answer)??)
 }
 
 /// Fetches the page. With HTTP/1.0 the response ends with the connection, and is not chunked.
-async fn fetch(Address(address): &Address) -> Result<String, Error> {
+async fn fetch(address: &str) -> Result<String, Error> {
     let mut stream = TcpStream::connect(address).await?;
     let request =
         format!("GET /varz?raw HTTP/1.0\r\nHost: {address}\r\nUser-Agent: pg-limiter\r\nConnection: close\r\n\r\n");
@@ -89,11 +76,11 @@ const CLOCK_SKEW: &str = "max_clock_skew_usec";
 const USUAL_SKEW: u64 = 500_000;
 
 /// Returns one finding for each flag. If they cannot be read, returns one that explains how to check them.
-pub(super) async fn check(address: &Address) -> Findings {
+pub(super) async fn check(address: &str) -> Findings {
     match flags(PATIENCE, address).await {
         Ok(flags) => judge(&flags),
         Err(error) => {
-            let page = address.page();
+            let page = format!("http://{address}/varz?raw");
             let finding = Finding::note(format!("not checked: {page} cannot be read: {error}"))
                 .advise("Give the address of a tserver with --tserver HOST:PORT, or check each tserver yourself:")
                 .advise(format!("curl -s '{page}' | grep -E '{SKIP_PREFIX_LOCKS}|{READ_COMMITTED}|{WAIT_QUEUES}'"))
@@ -182,25 +169,25 @@ mod tests {
     #[tokio::test]
     async fn a_request_times_out() {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
-        let address = Address(listener.local_addr().unwrap().to_string());
+        let address = listener.local_addr().unwrap().to_string();
         let error = flags(Duration::from_millis(20), &address).await.unwrap_err();
         assert_eq!(error.to_string(), "no answer within 20ms");
     }
 
     #[test]
     fn an_address_has_a_host_and_a_port() {
-        for (text, page) in [
-            ("yb-1.example.org", "http://yb-1.example.org:9000/varz?raw"),
-            ("10.0.0.1:9001", "http://10.0.0.1:9001/varz?raw"),
-            ("[::1]:9001", "http://[::1]:9001/varz?raw"),
-            ("[::1]", "http://[::1]:9000/varz?raw"),
+        for (text, address) in [
+            ("yb-1.example.org", "yb-1.example.org:9000"),
+            ("10.0.0.1:9001", "10.0.0.1:9001"),
+            ("[::1]:9001", "[::1]:9001"),
+            ("[::1]", "[::1]:9000"),
         ] {
-            assert_eq!(text.parse::<Address>().map(|address| address.page()), Result::Ok(page.to_owned()), "{text}");
+            assert_eq!(parse_address(text), Result::Ok(address.to_owned()), "{text}");
         }
         for text in ["", ":9000", "::1", "::1:9000", "a:b", "http://a:9000", "a:70000", "[::1:9000", "a:9000/varz"] {
-            assert!(text.parse::<Address>().is_err(), "{text}");
+            assert!(parse_address(text).is_err(), "{text}");
         }
-        assert_eq!(Address::of_host("::1").page(), "http://[::1]:9000/varz?raw");
+        assert_eq!(address_on("::1"), "[::1]:9000");
     }
 
     fn judged(page: &str) -> Findings {

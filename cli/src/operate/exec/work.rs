@@ -36,7 +36,7 @@ pub(super) async fn work(args: &ExecArgs, lease: &Lease, signals: &mut Signals) 
             biased;
             () = ends_soon(lease, early), if !is_lost => {
                 is_lost = true;
-                is_stopped = args.on_lost == OnLost::Stop && processes.status().is_none();
+                is_stopped = args.on_lost == OnLost::Stop && processes.status.is_none();
                 if args.on_lost == OnLost::Stop {
                     end.stop(&mut processes, lease);
                 } else {
@@ -53,7 +53,7 @@ pub(super) async fn work(args: &ExecArgs, lease: &Lease, signals: &mut Signals) 
             () = end.due() => {}
         }
     }
-    let status = processes.status();
+    let status = processes.status;
     processes.finish();
     match status {
         Some(status) if !is_stopped => Outcome::of_command(status),
@@ -89,7 +89,7 @@ impl End {
 
     /// What is left after the command has ended must end, too, and after the grace everything.
     fn advance(&mut self, processes: &mut Processes) {
-        if processes.status().is_some() {
+        if processes.status.is_some() {
             processes.terminate_rest();
             if self.kill_at.is_none() {
                 self.begin(self.grace);

@@ -18,5 +18,5 @@ pub(crate) use bucket::{BucketView, Meaning};
 pub(crate) use health::Health;
 pub(crate) use keys::{Balance, KeyBucket};
 pub(crate) use live::{Live, Seen, pause};
-pub(crate) use queues::{GroupView, JobView, QueueView, ReservedView};
+pub(crate) use queues::{GroupView, JobView, LISTED, QueueView, ReservedView};
 pub(crate) use view::{Counted, Coverage, How, KeyView, LimitView, Snapshot, UnusedLimit};

@@ -10,12 +10,10 @@ use crate::operate::live::sample::distinct;
 use crate::operate::live::view::{COUNTED, Counted};
 use pg_limiter::queue::JobState;
 
-/// Groups that are listed.
-const GROUPS: usize = 200;
+/// Queues that are listed, and groups of one.
+pub(crate) const LISTED: usize = 200;
 /// The waiting jobs of each state that are counted in a group: there may be many groups.
 const COUNTED_IN_GROUP: usize = 1000;
-/// Queues that are listed.
-const QUEUES: usize = 200;
 
 #[derive(Clone, Debug)]
 pub(crate) struct QueueView {
@@ -101,7 +99,7 @@ impl Live {
         }
         // From each of the partial indexes.
         let names = [JobState::Available, JobState::Running, JobState::Done, JobState::Dead]
-            .map(|state| format!("({})", distinct("queue", &jobs, index_of(state).0, "", QUEUES)))
+            .map(|state| format!("({})", distinct("queue", &jobs, index_of(state).0, "", LISTED)))
             .join(" UNION ");
         let held = format!("{}.queues", self.schema.quoted());
         let count = |state: &JobState| {
@@ -115,7 +113,7 @@ impl Live {
         let sql = format!(
             "SELECT json_build_array(n.queue, ARRAY[{counts}], q.paused_at, q.draining_at)::text \
              FROM ({names} UNION SELECT h.queue FROM {held} AS h) AS n (queue) \
-             LEFT JOIN {held} AS q ON q.queue = n.queue ORDER BY n.queue LIMIT {QUEUES}"
+             LEFT JOIN {held} AS q ON q.queue = n.queue ORDER BY n.queue LIMIT {LISTED}"
         );
         let view = |(queue, counts, paused_at, draining_at): (String, Vec<Counted>, Option<i64>, Option<i64>)| {
             let jobs = JobState::ALL.iter().zip(counts).map(|(state, count)| (state.as_str(), count)).collect();
@@ -129,7 +127,7 @@ impl Live {
         let schema = self.schema.quoted();
         let jobs = format!("{schema}.jobs");
         let waiting = "j.queue = $1 AND j.state IN ('scheduled', 'available')";
-        let keys = distinct("key", &jobs, waiting, "AND ($2::text IS NULL OR j.key > $2)", GROUPS);
+        let keys = distinct("key", &jobs, waiting, "AND ($2::text IS NULL OR j.key > $2)", LISTED);
         let of_state = |state: &str| {
             format!(
                 "(SELECT j.state, CASE WHEN NOT j.awaits_turn THEN greatest(j.run_at, j.paid_until) END AS first_at FROM {jobs} AS j \

@@ -225,14 +225,13 @@ impl Sampler {
         let not_full = keys.iter().filter(|(_, bucket)| !bucket.is_full(at));
         let not_full = not_full.map(|key| (key.1.emptiness(at), key)).collect();
         let is_asked = |key: &BucketView| self.asked.contains_key(&(key.name.clone(), key.key.clone()));
-        let of_limit = self.of_limits.get(name);
-        let nothing = History::default();
-        let taken = of_limit.map_or(&nothing, |of_limit| &of_limit.taken);
+        let nothing = OfLimit::default();
+        let OfLimit { taken, keys: estimate, .. } = self.of_limits.get(name).unwrap_or(&nothing);
         LimitView {
             name: name.to_owned(),
             limit: limit.map(ToString::to_string),
             capacity,
-            keys: counted.or_estimate(of_limit.map_or(0.0, |of_limit| of_limit.keys)),
+            keys: counted.or_estimate(*estimate),
             shards: keys.iter().map(|(_, bucket)| bucket.shards.len() as i32).max().unwrap_or_default(),
             taken: taken.bins(at),
             per_minute: taken.per_minute(at),

@@ -107,7 +107,7 @@ pub(super) async fn cancel_jobs(args: CancelArgs, database: Database) -> Result<
 pub(crate) async fn cancel(queues: &Queues, job: JobInfo) -> Result<Became> {
     let waits = |state| matches!(state, JobState::Scheduled | JobState::Available);
     if waits(job.state)
-        && let Err(refused) = check(&job, Op::Credit, &queues.limits())
+        && let Err(refused) = check(&job, Op::Credit, &queues.limiter.limits())
     {
         return Ok(refused);
     }
@@ -175,7 +175,7 @@ pub(crate) async fn requeue(queues: &Queues, job: JobInfo) -> Result<Became> {
     if !matches!(job.state, JobState::Dead | JobState::Cancelled) {
         return Ok(Became::refused(job.state, neither(job.state.as_str())));
     }
-    if let Err(refused) = check(&job, Op::Limit, &queues.limits()) {
+    if let Err(refused) = check(&job, Op::Limit, &queues.limiter.limits()) {
         return Ok(refused);
     }
     match queues.queue(&job.queue)?.requeue(job.id).await {

@@ -93,7 +93,7 @@ pub(super) async fn drain(args: DrainArgs, database: Database) -> Result<()> {
         let queue = queues.queue(&args.queue)?;
         let mut left = queue.drain().await?;
         let _progress = args.wait.then(|| Progress::of("waiting for the jobs that are left"));
-        let mut is_paused = false;
+        let mut is_noted = false;
         while args.wait && left > 0 {
             tokio::time::sleep(COUNTED_EVERY).await;
             let groups = queue.group_counts().await?;
@@ -106,9 +106,8 @@ pub(super) async fn drain(args: DrainArgs, database: Database) -> Result<()> {
             }
             let unended = |group: &GroupCounts| group.scheduled + group.available + group.running;
             left = groups.iter().map(unended).sum();
-            let was_paused =
-                std::mem::replace(&mut is_paused, groups.iter().any(|group| group.is_paused && unended(group) > 0));
-            if is_paused && !was_paused {
+            if !is_noted && groups.iter().any(|group| group.is_paused && unended(group) > 0) {
+                is_noted = true;
                 output::note("jobs that are left wait in a queue or group that is paused: resume it, or cancel them");
             }
         }

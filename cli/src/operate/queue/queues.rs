@@ -8,7 +8,7 @@ use pg_limiter::queue::{JobFilter, JobInfo, Queue};
 use pg_limiter::{Limiter, Limits};
 
 pub(crate) struct Queues {
-    limiter: Limiter,
+    pub(super) limiter: Limiter,
     pub(super) all: pg_limiter::queue::Queues,
 }
 
@@ -32,10 +32,6 @@ pub(super) async fn with_queues<T>(
 impl Queues {
     pub(crate) fn new(limiter: Limiter) -> Self {
         Self { all: pg_limiter::queue::Queues::new(&limiter), limiter }
-    }
-
-    pub(super) fn limits(&self) -> Limits {
-        self.limiter.limits()
     }
 
     pub(super) fn queue(&self, name: &str) -> Result<Queue> {

@@ -1,5 +1,6 @@
 use std::io::{self, IsTerminal};
 use std::path::PathBuf;
+use std::pin::pin;
 use std::process::ExitCode;
 use std::time::{Duration, Instant};
 
@@ -16,7 +17,7 @@ use crate::operate::top::app::{App, Data, Filters, Next};
 use crate::operate::top::columns::Style;
 use crate::operate::top::screen;
 use crate::output::{self, Progress};
-use crate::signals::{Signals, exit_code};
+use crate::signals::{ended, exit_code};
 use crate::text::parse_length;
 
 pub(crate) async fn run(args: TopArgs, database: Database) -> Result<ExitCode> {
@@ -52,14 +53,14 @@ async fn print(args: &TopArgs, live: &Live, mut app: App) -> Result<ExitCode> {
 async fn show(args: &TopArgs, live: &Live, mut app: App) -> Result<ExitCode> {
     let failed = |error| CliError::failed(format!("cannot use the terminal: {error}"));
     // Before the screen is switched, so that no signal leaves it switched.
-    let mut signals = Signals::listen().map_err(CliError::failed)?;
+    let mut ended = pin!(ended().map_err(CliError::failed)?);
     let mut terminal = Terminal::open()?;
     let read_after = |pause, filters: Filters| Box::pin(read_after(pause, live, filters, args.interval));
     let mut reading = read_after(Duration::ZERO, app.filters.clone());
     loop {
         terminal.screen.draw(|frame| screen::draw(frame, &app)).map_err(failed)?;
         tokio::select! {
-            signal = signals.next() => return Ok(ExitCode::from(exit_code(signal))),
+            signal = &mut ended => return Ok(ExitCode::from(exit_code(signal))),
             (data, pause) = &mut reading => {
                 app.data = data;
                 reading = read_after(pause, app.filters.clone());

@@ -1,7 +1,6 @@
 //! Checks that a visitor may see a page.
 
 use std::net::SocketAddr;
-use std::sync::Arc;
 
 use axum::body::Body;
 use axum::extract::{Request, State};
@@ -11,6 +10,7 @@ use axum::response::{IntoResponse, Response};
 
 use crate::error::Result;
 use crate::key_secret::{random, secret};
+use crate::operate::ui::app::Shared;
 use pg_limiter::KeySecret;
 
 /// Nothing but this server's own files and forms; no inline script or style.
@@ -119,8 +119,8 @@ fn is_from_another_site(method: &Method, headers: &HeaderMap) -> bool {
     }
 }
 
-pub(super) async fn guard(State(access): State<Arc<Access>>, request: Request<Body>, next: Next) -> Response {
-    let response = match access.refusal(request.method(), request.uri(), request.headers()) {
+pub(super) async fn guard(State(app): Shared, request: Request<Body>, next: Next) -> Response {
+    let response = match app.access.refusal(request.method(), request.uri(), request.headers()) {
         Some(refusal) => refusal,
         None => next.run(request).await,
     };

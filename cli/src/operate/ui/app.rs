@@ -24,7 +24,7 @@ pub(super) type Shared = State<Arc<App>>;
 
 pub(super) struct App {
     pub(super) live: Live,
-    pub(super) access: Arc<Access>,
+    pub(super) access: Access,
     pub(super) keys: Keys,
     /// Makes changes, on connections of its own. `None`: nothing can be changed.
     pub(super) changes: Option<Limiter>,

@@ -104,17 +104,13 @@ fn content(app: &App, known: impl FnOnce(&Snapshot) -> Markup) -> Markup {
 
 fn coverage(snapshot: &Snapshot) -> String {
     match snapshot.coverage {
-        Coverage::Whole { rows: 1 } => "The one row is read every 2 seconds.".to_owned(),
-        Coverage::Whole { rows } => format!("All {} rows are read every 2 seconds.", grouped(rows)),
+        Coverage::Whole { rows } => format!("The whole table is read every 2 seconds: {}.", many(rows, "row")),
         Coverage::Sampled { pages, of_pages, watched } => format!(
-            "A large table: every 2 seconds, {} of its {} are sampled, and {} read. Numbers with “about” are estimates, and \
-             other keys may be busier.",
+            "A large table: every 2 seconds, {} of its {} are sampled, and the rows of {} are read. Numbers with “about” are \
+             estimates, and other keys may be busier.",
             grouped(pages),
             many(of_pages, "page"),
-            match watched {
-                1 => "1 busy or empty key is".to_owned(),
-                watched => format!("{} are", many(watched, "busy or empty key")),
-            }
+            many(watched, "busy or empty key")
         ),
     }
 }

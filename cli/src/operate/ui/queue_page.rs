@@ -7,7 +7,7 @@ use axum::http::StatusCode;
 use maud::{Markup, html};
 use serde::Deserialize;
 
-use crate::operate::live::{JobView, QueueView, ReservedView};
+use crate::operate::live::{JobView, LISTED, QueueView, ReservedView};
 use crate::operate::queue::no_such_job;
 use crate::operate::ui::actions::{act, form};
 use crate::operate::ui::app::{App, Shared};
@@ -43,14 +43,15 @@ pub(super) async fn queues(State(app): Shared, Query(wanted): Query<Wanted>) -> 
     let state = state.map_err(|error| PageError::invalid(error.to_string()))?;
     let page = wanted.page.as_deref().unwrap_or("0");
     let page = number(StatusCode::BAD_REQUEST, "page", page, "the number of a page, from 0 on")?;
+    let now = app.live.now().await?;
     let detail = match (&queue, state) {
-        (Some(queue), Some(state)) => jobs(&app, queue, state, page).await?,
+        (Some(queue), Some(state)) => jobs(&app, queue, state, page, now).await?,
         (Some(queue), None) => {
             let view = queues.iter().find(|view| view.queue == *queue);
             let after = wanted.after.map(|after| app.named(&after)).transpose()?;
             html! {
-                @if let Some(view) = view { (held(&app, view).await?) }
-                (groups(&app, queue, after.as_deref()).await?)
+                @if let Some(view) = view { (held(&app, view, now)) }
+                (groups(&app, queue, after.as_deref(), now).await?)
             }
         }
         (None, _) => html! {},
@@ -99,12 +100,11 @@ fn list(queues: &[QueueView], here: Option<&str>, of_state: Option<JobState>) ->
 }
 
 /// Whether the queue is paused or draining, and the forms that change it.
-async fn held(app: &App, view: &QueueView) -> Result<Markup, PageError> {
-    let now = app.live.now().await?;
+fn held(app: &App, view: &QueueView, now: i64) -> Markup {
     let fields = [("queue", &*view.queue)];
     let resume = form(app, "/queue/resume", &fields, html! { button type="submit" { "Resume" } });
     let act = |texts, text| act(app, texts, &fields, html! { p { (text) } });
-    Ok(html! {
+    html! {
         @if let Some(since) = view.paused_at {
             div class="notice warning" role="status" { p { "This queue is paused since " (time(since, now)) ": no job starts." } }
         }
@@ -118,11 +118,10 @@ async fn held(app: &App, view: &QueueView) -> Result<Markup, PageError> {
                 @if view.draining_at.is_none() { (act(["Drain", "Drain now", "/queue/drain"], "The queue takes no new jobs until it is resumed, and works off those that it has.")) }
             }
         }
-    })
+    }
 }
 
-async fn groups(app: &App, queue: &str, after: Option<&str>) -> Result<Markup, PageError> {
-    let now = app.live.now().await?;
+async fn groups(app: &App, queue: &str, after: Option<&str>, now: i64) -> Result<Markup, PageError> {
     let groups = app.live.groups(queue, after).await?;
     let rows = groups.iter().map(|group| {
         let next_start = match group.next_start {
@@ -161,7 +160,7 @@ async fn groups(app: &App, queue: &str, after: Option<&str>) -> Result<Markup, P
     Ok(html! {
         section class="card" aria-label="Groups" {
             (table(Some("stack"), caption, rows, None, "No job waits."))
-            @if let Some(last) = groups.last().filter(|_| groups.len() >= 200) {
+            @if let Some(last) = groups.last().filter(|_| groups.len() >= LISTED) {
                 p class="pages" { a href={ (queue_url(queue)) "&after=" (encoded(&app.keys.shown(&last.group))) } { "Next groups" } }
             }
             p class="definition" { "Lag: how far the line is behind the times reserved for its jobs. In line: due, and not allowed to start yet." }
@@ -169,9 +168,8 @@ async fn groups(app: &App, queue: &str, after: Option<&str>) -> Result<Markup, P
     })
 }
 
-async fn jobs(app: &App, queue: &str, state: JobState, page: u32) -> Result<Markup, PageError> {
+async fn jobs(app: &App, queue: &str, state: JobState, page: u32, now: i64) -> Result<Markup, PageError> {
     let page = page.min(PAGES);
-    let now = app.live.now().await?;
     let mut jobs = app.live.jobs(queue, state, page * PAGE, PAGE + 1).await?;
     let has_more = jobs.len() > PAGE as usize && page < PAGES;
     jobs.truncate(PAGE as usize);

@@ -4,7 +4,6 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use tokio::sync::Mutex;
-use tokio::time::Instant;
 
 use crate::database::Running;
 use crate::error::Result;
@@ -21,8 +20,7 @@ const OPEN: Duration = Duration::from_secs(20);
 /// Runs one simulation at a time.
 pub(super) struct Simulator {
     running: Arc<Running>,
-    /// With the time when it was opened.
-    sandbox: Mutex<Option<(Sandbox, Instant)>>,
+    sandbox: Arc<Mutex<Option<Sandbox>>>,
 }
 
 pub(super) struct Outcome {
@@ -35,7 +33,7 @@ pub(super) struct Outcome {
 
 impl Simulator {
     pub(super) fn new(running: Arc<Running>) -> Self {
-        Self { running, sandbox: Mutex::new(None) }
+        Self { running, sandbox: Arc::default() }
     }
 
     /// Offers the calls of the log, or else those of the arguments, to the limit of the arguments and to `today`, another limit.
@@ -48,12 +46,19 @@ impl Simulator {
         let mut kept = self.sandbox.lock().await;
         // The server may have ended the session since.
         let usable = match kept.take() {
-            Some((mut sandbox, opened)) => sandbox.rewind().await.is_ok().then_some((sandbox, opened)),
+            Some(mut sandbox) => sandbox.rewind().await.is_ok().then_some(sandbox),
             None => None,
         };
-        let (mut sandbox, opened) = match usable {
-            Some(usable) => usable,
-            None => (Sandbox::open(&self.running).await?, Instant::now()),
+        let mut sandbox = match usable {
+            Some(sandbox) => sandbox,
+            None => {
+                let opened = Arc::clone(&self.sandbox);
+                tokio::spawn(async move {
+                    tokio::time::sleep(OPEN).await;
+                    close(&opened).await;
+                });
+                Sandbox::open(&self.running).await?
+            }
         };
         let outcome = match log {
             None => {
@@ -66,23 +71,17 @@ impl Simulator {
                 Outcome { traffic: "the access log".to_owned(), notes, panels }
             }
         };
-        *kept = Some((sandbox, opened));
+        *kept = Some(sandbox);
         Ok(outcome)
     }
 
-    pub(super) async fn tidy(&self) {
-        loop {
-            tokio::time::sleep(OPEN / 10).await;
-            let over = self.sandbox.lock().await.take_if(|(_, opened)| opened.elapsed() > OPEN);
-            if let Some((sandbox, _)) = over {
-                let _ = sandbox.close().await;
-            }
-        }
-    }
-
     pub(super) async fn close(&self) {
-        if let Some((sandbox, _)) = self.sandbox.lock().await.take() {
-            let _ = sandbox.close().await;
-        }
+        close(&self.sandbox).await;
+    }
+}
+
+async fn close(sandbox: &Mutex<Option<Sandbox>>) {
+    if let Some(sandbox) = sandbox.lock().await.take() {
+        let _ = sandbox.close().await;
     }
 }

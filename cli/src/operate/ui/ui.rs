@@ -61,7 +61,7 @@ pub(crate) async fn run(args: UiArgs, database: Database) -> Result<()> {
     let query = token.as_ref().map_or_else(String::new, |token| format!("?token={token}"));
     let app = Arc::new(App {
         live,
-        access: Arc::new(Access::new(address, token)?),
+        access: Access::new(address, token)?,
         keys: Keys::new(args.hide_keys)?,
         changes,
         done: Done::default(),
@@ -73,15 +73,10 @@ pub(crate) async fn run(args: UiArgs, database: Database) -> Result<()> {
     });
     output::line(format!("http://{address}/{query}"))?;
     output::note("press Ctrl-C to end");
-    #[cfg(feature = "study")]
-    let tidied = app.simulator.tidy();
-    #[cfg(not(feature = "study"))]
-    let tidied = std::future::pending();
     let served = serve(listener, routes(Arc::clone(&app))).into_future();
     let result = tokio::select! {
         served = served => served.map_err(CliError::failed),
         () = app.live.watch(INTERVAL) => Ok(()),
-        () = tidied => Ok(()),
         () = interrupted => Ok(()),
     };
     #[cfg(feature = "study")]
@@ -138,7 +133,7 @@ fn routes(app: Arc<App>) -> Router {
         .layer(DefaultBodyLimit::max(LARGEST_BODY))
         .layer(from_fn_with_state(Arc::clone(&app), page::frame))
         .fallback(page::no_such_page)
-        .layer(from_fn_with_state(Arc::clone(&app.access), access::guard))
+        .layer(from_fn_with_state(Arc::clone(&app), access::guard))
         .with_state(app)
 }
 
@@ -160,7 +155,6 @@ fn place(running: &Running, is_demo: bool) -> String {
 
 /// A shorter token could be found by trying.
 const SHORTEST_TOKEN: usize = 16;
-const VARIABLE: &str = "PG_LIMITER_UI_TOKEN";
 
 #[derive(Args, Debug)]
 pub(crate) struct UiArgs {
@@ -191,7 +185,7 @@ pub(crate) struct UiArgs {
 impl UiArgs {
     /// The token that was given. An empty variable counts as unset.
     fn token(&self) -> Result<Option<String>> {
-        let variable = || std::env::var(VARIABLE).ok().filter(|token| !token.is_empty());
+        let variable = || std::env::var("PG_LIMITER_UI_TOKEN").ok().filter(|token| !token.is_empty());
         let Some(token) = self.token.clone().or_else(variable) else { return Ok(None) };
         if token.len() < SHORTEST_TOKEN || encoded(&token) != token {
             return Err(CliError::usage(format!(

@@ -25,7 +25,7 @@ const AGAIN: Duration = Duration::from_secs(1);
 pub(crate) struct Processes {
     /// The command itself. Its id is the id of the group.
     leader: Pid,
-    status: Option<ExitStatus>,
+    pub(super) status: Option<ExitStatus>,
     /// Children that are not the command's: a shell that runs `exec pg-limiter` leaves its own.
     foreign: Vec<Pid>,
     /// What got SIGTERM after the command had ended: the last time, and whether it was the second.
@@ -102,10 +102,6 @@ impl Processes {
         if let Some(signal) = by_terminal.into_iter().find(|kind| Some(kind.as_raw()) == stopped) {
             self.suspend(terminal, signal, lease, early).await;
         }
-    }
-
-    pub(crate) const fn status(&self) -> Option<ExitStatus> {
-        self.status
     }
 
     /// Whether nothing of the command lives.
