@@ -59,8 +59,7 @@ mod unix {
     impl Signals {
         /// The signals that end a process.
         pub(crate) fn listen() -> io::Result<Self> {
-            use Signal as S;
-            Self::of(&[S::TERM, S::HUP, S::INT, S::QUIT, S::USR1, S::USR2])
+            Self::of(&[Signal::TERM, Signal::HUP, Signal::INT, Signal::QUIT, Signal::USR1, Signal::USR2])
         }
 
         pub(crate) fn of(signals: &[Signal]) -> io::Result<Self> {

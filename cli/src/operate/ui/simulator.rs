@@ -20,7 +20,7 @@ const OPEN: Duration = Duration::from_secs(20);
 /// Runs one simulation at a time.
 pub(super) struct Simulator {
     running: Arc<Running>,
-    sandbox: Arc<Mutex<Option<Sandbox>>>,
+    pub(super) sandbox: Arc<Mutex<Option<Sandbox>>>,
 }
 
 pub(super) struct Outcome {
@@ -45,20 +45,17 @@ impl Simulator {
     ) -> Result<Outcome> {
         let mut kept = self.sandbox.lock().await;
         // The server may have ended the session since.
-        let usable = match kept.take() {
-            Some(mut sandbox) => sandbox.rewind().await.is_ok().then_some(sandbox),
-            None => None,
-        };
-        let mut sandbox = match usable {
-            Some(sandbox) => sandbox,
-            None => {
-                let opened = Arc::clone(&self.sandbox);
-                tokio::spawn(async move {
-                    tokio::time::sleep(OPEN).await;
-                    close(&opened).await;
-                });
-                Sandbox::open(&self.running).await?
-            }
+        let mut sandbox = if let Some(mut sandbox) = kept.take()
+            && sandbox.rewind().await.is_ok()
+        {
+            sandbox
+        } else {
+            let opened = Arc::clone(&self.sandbox);
+            tokio::spawn(async move {
+                tokio::time::sleep(OPEN).await;
+                close(&opened).await;
+            });
+            Sandbox::open(&self.running).await?
         };
         let outcome = match log {
             None => {
@@ -74,13 +71,10 @@ impl Simulator {
         *kept = Some(sandbox);
         Ok(outcome)
     }
-
-    pub(super) async fn close(&self) {
-        close(&self.sandbox).await;
-    }
 }
 
-async fn close(sandbox: &Mutex<Option<Sandbox>>) {
+/// Closes a sandbox, if there is one.
+pub(super) async fn close(sandbox: &Mutex<Option<Sandbox>>) {
     if let Some(sandbox) = sandbox.lock().await.take() {
         let _ = sandbox.close().await;
     }

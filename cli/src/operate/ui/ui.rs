@@ -21,7 +21,7 @@ use crate::operate::ui::app::{App, Done, INTERVAL, Keys};
 use crate::operate::ui::demo::{self, Demo};
 use crate::operate::ui::format::encoded;
 #[cfg(feature = "study")]
-use crate::operate::ui::simulator::Simulator;
+use crate::operate::ui::simulator::{self, Simulator};
 #[cfg(feature = "study")]
 use crate::operate::ui::what_if;
 use crate::operate::ui::{access, actions, health_page, key_page, limits_page, page, queue_page};
@@ -80,7 +80,7 @@ pub(crate) async fn run(args: UiArgs, database: Database) -> Result<()> {
         () = interrupted => Ok(()),
     };
     #[cfg(feature = "study")]
-    app.simulator.close().await;
+    simulator::close(&app.simulator.sandbox).await;
     app.live.close().await;
     if let Some(limiter) = &app.changes {
         limiter.close().await;
