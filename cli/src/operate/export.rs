@@ -57,7 +57,11 @@ pub(crate) async fn run(args: ExportArgs, database: Database) -> Result<ExitCode
             }
             let (Some(writer), false) = (&mut writer, rows.is_empty()) else { break };
             if let Some(rate_limits) = &rate_limits {
-                add_balances(&mut rows, rate_limits, moment, &mut conn).await.map_err(refused)?;
+                // On the first row of each bucket.
+                let firsts: Vec<&mut Row> = rows.iter_mut().filter(|row| row.shard == 0).collect();
+                let asked = firsts.iter().map(|row| (&*row.name, &*row.key));
+                let found = balances(&mut conn, rate_limits, moment, asked).await.map_err(refused)?;
+                firsts.into_iter().zip(found).for_each(|(row, balance)| row.balance = balance);
             }
             writer.write(&rows)?;
             written += rows.len() as u64;
@@ -83,21 +87,16 @@ pub(crate) async fn run(args: ExportArgs, database: Database) -> Result<ExitCode
     Ok(ExitCode::from(u8::from(args.must_exist && !without_rows.is_empty())))
 }
 
-/// Adds the balance, as `peek` returns it, to the first row of each bucket.
-async fn add_balances(
-    rows: &mut [Row],
+/// The balances of buckets, as `peek` returns them: none for a name that is not defined, or that no call could use.
+pub(crate) async fn balances<'a>(
+    conn: &mut PgConnection,
     rate_limits: &TransactionLimiter,
     moment: SystemTime,
-    conn: &mut PgConnection,
-) -> Result<(), Error> {
-    let firsts: Vec<&mut Row> = rows.iter_mut().filter(|row| row.shard == 0).collect();
-    let peek = |row: &&mut Row| CallAt::new(moment, Op::Check, Item::new(row.name.as_str(), row.key.as_str()).count(0));
-    let asked: Vec<CallAt> = firsts.iter().map(peek).collect();
-    for (row, decision) in firsts.into_iter().zip(rate_limits.decide_at(conn, &asked).await?) {
-        // No balance for a name that the file does not define, or that no call could use.
-        row.balance = decision.ok().map(|decision| decision.remaining());
-    }
-    Ok(())
+    buckets: impl Iterator<Item = (&'a str, &'a str)>,
+) -> Result<Vec<Option<f64>>, Error> {
+    let peek = |(name, key)| CallAt::new(moment, Op::Check, Item::new(name, key).count(0));
+    let decisions = rate_limits.decide_at(conn, &buckets.map(peek).collect::<Vec<_>>()).await?;
+    Ok(decisions.into_iter().map(|decision| Some(decision.ok()?.remaining())).collect())
 }
 
 #[derive(Args, Debug, Default)]

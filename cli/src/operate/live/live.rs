@@ -9,11 +9,12 @@ use tokio::sync::{Mutex, watch};
 
 use crate::database::Running;
 use crate::error::{CliError, Result};
+use crate::operate::export::balances;
 use crate::operate::live::sample::{self, Sample};
 use crate::operate::live::sampler::Sampler;
 use crate::operate::live::view::{KeyView, Snapshot};
 use crate::text::moment;
-use pg_limiter::{CallAt, Error, Item, Limits, Op, Schema, TransactionLimiter};
+use pg_limiter::{Error, Limits, Schema, TransactionLimiter};
 
 const CONNECTIONS: u32 = 4;
 const PATIENCE: Duration = Duration::from_secs(3);
@@ -144,11 +145,9 @@ impl Live {
         }
         let mut tx = self.begin().await?;
         for keys in keys.chunks_mut(250) {
-            let item = |key: &KeyView| Item::new(&*key.bucket.name, &*key.bucket.key).count(0);
-            let calls: Vec<CallAt> = keys.iter().map(|key| CallAt::new(time, Op::Check, item(key))).collect();
-            for (key, decision) in keys.iter_mut().zip(self.rate_limits.decide_at(&mut tx, &calls).await?) {
-                key.balance = decision.ok().map(|decision| decision.remaining());
-            }
+            let asked = keys.iter().map(|key| (&*key.bucket.name, &*key.bucket.key));
+            let found = balances(&mut tx, &self.rate_limits, time, asked).await?;
+            keys.iter_mut().zip(found).for_each(|(key, balance)| key.balance = balance);
         }
         let balance = |key: &KeyView| key.balance.unwrap_or(f64::INFINITY);
         for limit in defined {
