@@ -102,7 +102,7 @@ async fn ls(args: LsArgs, database: Database) -> Result<()> {
 async fn list_groups(args: &LsArgs, queues: &Queues) -> Result<Vec<String>> {
     let mut listed = queues.all.group_counts(args.queue.as_deref()).await?;
     if let (true, Some(queue)) = (listed.is_empty(), &args.queue) {
-        return Err(queues.no_such(queue).await);
+        queues.must_have(queue).await?;
     }
     if let Some(most) = args.limit {
         cut(&mut listed, most, "groups");

@@ -53,24 +53,18 @@ impl Queues {
 
     /// Returns an error if the queue does not exist: a queue exists while it has jobs, or is paused or draining.
     pub(super) async fn must_have(&self, queue: &str) -> Result<()> {
-        if self.has_jobs(queue).await? || !self.all.group_counts(Some(queue)).await?.is_empty() {
+        if self.has_jobs(queue).await? {
             return Ok(());
         }
-        Err(self.no_such(queue).await)
-    }
-
-    pub(super) async fn no_such(&self, queue: &str) -> CliError {
-        let groups = match self.all.group_counts(None).await {
-            Ok(groups) => groups,
-            Err(error) => return error.into(),
-        };
-        let mut names: Vec<_> = groups.iter().map(|group| &group.queue).collect();
+        let groups = self.all.group_counts(None).await?;
+        let mut names: Vec<_> = groups.iter().map(|group| group.queue.as_str()).collect();
         names.dedup();
         let others = match &names[..] {
+            names if names.contains(&queue) => return Ok(()),
             [] => "no queue has jobs".to_owned(),
             names => format!("queues: {}", text::quoted(names)),
         };
-        CliError::usage(format!("there is no queue \"{}\"; {others}", text::escaped(queue)))
+        Err(CliError::usage(format!("there is no queue \"{}\"; {others}", text::escaped(queue))))
     }
 }
 

@@ -157,8 +157,7 @@ fn draw_limits(frame: &mut Frame<'_>, app: &App, area: Rect) {
     let Some(place) = app.selected(Tab::Limits, &rows) else {
         let unused = match app.unused().count() as u64 {
             0 => String::new(),
-            1 => "; 1 defined limit is not in use".to_owned(),
-            unused => format!("; {} are not in use", many(unused, "defined limit")),
+            unused => format!("; not in use: {}", many(unused, "defined limit")),
         };
         return frame.render_widget(format!("no limits in use{unused}"), area);
     };

@@ -104,7 +104,8 @@ fn content(app: &App, known: impl FnOnce(&Snapshot) -> Markup) -> Markup {
 
 fn coverage(snapshot: &Snapshot) -> String {
     match snapshot.coverage {
-        Coverage::Whole { rows } => format!("The whole table is read every 2 seconds: {}.", many(rows, "row")),
+        Coverage::Whole { rows: 1 } => "The one row is read every 2 seconds.".to_owned(),
+        Coverage::Whole { rows } => format!("All {} rows are read every 2 seconds.", grouped(rows)),
         Coverage::Sampled { pages, of_pages, watched } => format!(
             "A large table: every 2 seconds, {} of its {} are sampled, and the rows of {} are read. Numbers with “about” are \
              estimates, and other keys may be busier.",
