@@ -112,9 +112,12 @@ fn prepared(nodes: &[Node]) -> Finding {
     }
     match nodes.iter().flatten().map(|(_, left, _)| left).sum::<u32>() {
         0 => Finding::ok("none is older than a minute"),
-        left => Finding::warning(format!("older than a minute, and with their rows locked: {left}")).advise(
-            "SELECT recover_prepared_transactions(); -- Citus runs it by itself every citus.recover_2pc_interval",
-        ),
+        left => {
+            let found = format!("{} older than a minute, with locked rows", many(left.into(), "prepared transaction"));
+            Finding::warning(found).advise(
+                "SELECT recover_prepared_transactions(); -- Citus runs it by itself every citus.recover_2pc_interval",
+            )
+        }
     }
 }
 
