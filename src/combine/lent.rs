@@ -1,6 +1,5 @@
-//! The driver of a call that is alone runs in the task of its caller, because to wake another task would cost a fifth of the
-//! call. The caller may stop polling it at any time, so it becomes a task of its own as soon as anybody else needs the lanes, or
-//! the caller is gone.
+//! The driver of a call that is alone runs in the task of its caller, so that the call wakes no other task. The caller may stop
+//! polling it at any time: it becomes a task of its own as soon as anybody else needs the lanes, or the caller is gone.
 
 use std::future::poll_fn;
 use std::pin::Pin;
