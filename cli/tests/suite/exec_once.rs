@@ -80,6 +80,8 @@ async fn a_job_that_fails_may_be_tried_again_so_many_times() {
     assert_eq!(run(&database, &twice, "kill -9 $$").code, Some(137));
     let over = run(&database, &twice, "true");
     over.refuses(122, &["\"nightly\" has failed in all of its 2 attempts in this window"]);
+    assert_eq!(run(&database, &["--attempts", "3"], "exit 7").code, Some(7));
+    run(&database, &["--attempts", "3"], "true").refuses(122, &["all of its 3 attempts"]);
     database.execute("SELECT rate_limit.reset('nightly.attempts', '')").await;
     assert_eq!(run(&database, &twice, "exit 0").code, Some(0));
     run(&database, &twice, "true").refuses(123, &["was run"]);
@@ -200,6 +202,7 @@ async fn options_of_a_window_are_checked() {
         (&["--once-every", "daily"][..], ["'daily'", "such as \"1 day\""]),
         (&["--once-every", "1 day", "--slots", "1"], ["--once-every", "--slots"]),
         (&["--once-every", "1 day", "--attempts", "0"], ["'0'", "--attempts"]),
+        (&["--once-every", "1 day", "--attempts", "1001"], ["'1001'", "--attempts"]),
         (&["--slots", "1", "--zone", "UTC"], ["--slots", "--zone"]),
     ] {
         let refused = run(options);

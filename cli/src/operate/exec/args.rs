@@ -51,7 +51,7 @@ pub(crate) struct ExecArgs {
     #[arg(long, value_name = "TIME")]
     pub(super) anchor: Option<String>,
     /// How often the command may be started in a window, until it succeeds [default: 3]
-    #[arg(long, value_name = "COUNT", value_parser = clap::value_parser!(u32).range(1..))]
+    #[arg(long, value_name = "COUNT", value_parser = clap::value_parser!(u32).range(1..=i64::from(MOST_ATTEMPTS)))]
     attempts: Option<u32>,
     /// The time after which the slots are free if this process dies; it renews them three times in that time
     #[arg(long, value_name = "LENGTH", default_value = "30s", value_parser = parse_length)]
@@ -82,6 +82,9 @@ pub(crate) struct ExecArgs {
     #[arg(last = true, required = true, value_name = "COMMAND")]
     pub(super) command: Vec<OsString>,
 }
+
+/// The rate of the limit that counts attempts. A call leaves what it may not take, so that another `--attempts` applies at once.
+const MOST_ATTEMPTS: u32 = 1000;
 
 impl ExecArgs {
     /// The names of the two limits of `--once-every`: one counts runs that did not fail, the other one attempts.
@@ -131,7 +134,7 @@ impl ExecArgs {
             }
         };
         let [run, attempts] = self.names();
-        let define = || limits.define(&run, window(1)?)?.define(&attempts, window(self.attempts())?);
+        let define = || limits.define(&run, window(1)?)?.define(&attempts, window(MOST_ATTEMPTS)?);
         define().map_err(CliError::usage)
     }
 
@@ -139,7 +142,8 @@ impl ExecArgs {
     pub(super) fn call(&self, id: LeaseId) -> Call {
         let mut items = vec![self.slots()];
         if self.once_every.is_some() {
-            items.extend(self.names().iter().map(|name| self.token(name)));
+            let [run, attempts] = self.names();
+            items.extend([self.token(&run), self.token(&attempts).leave(MOST_ATTEMPTS - self.attempts())]);
         }
         Call::from(items).lease(id)
     }
