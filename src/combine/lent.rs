@@ -64,6 +64,7 @@ impl Borrowed<'_> {
     pub(super) async fn until<T>(mut self, mut answer: oneshot::Receiver<T>) -> Result<T, RecvError> {
         poll_fn(|context| {
             if self.is_driving {
+                // It may be another caller's by now. Then no earlier call waits, so this one has its answer.
                 let mut lent = self.lent.driver();
                 *lent =
                     lent.take().and_then(|mut driver| driver.run.as_mut().poll(context).is_pending().then_some(driver));
