@@ -6,6 +6,7 @@ use std::path::Path;
 
 use crate::error::{CliError, Result};
 use crate::output;
+use crate::text::one_line;
 use pg_limiter::Limits;
 
 pub(super) fn is_stdin(path: &Path) -> bool {
@@ -14,7 +15,7 @@ pub(super) fn is_stdin(path: &Path) -> bool {
 
 /// The name for messages.
 pub(super) fn name(path: &Path) -> String {
-    if is_stdin(path) { "standard input".to_owned() } else { path.display().to_string() }
+    if is_stdin(path) { "standard input".to_owned() } else { one_line(&path.display().to_string()) }
 }
 
 pub(super) fn read(path: &Path) -> Result<Vec<u8>> {
@@ -43,7 +44,8 @@ pub(super) fn read_limits(path: &Path) -> Result<Limits> {
     };
     let limits = if json { Limits::from_json(text) } else { Limits::from_toml(text) };
     let limits = limits.map_err(|error| {
-        let reason = error.to_string();
+        // A message on TOML has several lines; texts of JSON can have line breaks.
+        let reason = if json { one_line(&error.to_string()) } else { error.to_string() };
         invalid(reason.strip_prefix("limits file: ").unwrap_or(&reason).trim_end())
     })?;
     warn(&limits);

@@ -7,7 +7,7 @@ use std::str::FromStr;
 use clap::Args;
 
 use crate::error::{CliError, Result};
-use crate::text::{grouped, percent};
+use crate::text::{grouped, one_line, percent};
 
 const SHOWN: usize = 5;
 /// If so many lines are read and none is readable, the rest is not tried.
@@ -61,7 +61,9 @@ impl<'a> BadLines<'a> {
     }
 
     /// Counts a line. `read`: the number of lines that were read, with this one.
-    pub(crate) fn add(&mut self, line: BadLine, read: u64) -> Result<()> {
+    pub(crate) fn add(&mut self, mut line: BadLine, read: u64) -> Result<()> {
+        line.why.reason = one_line(&line.why.reason); // It quotes the line, which may have line breaks as JSON has them.
+        line.why.hint = line.why.hint.as_deref().map(one_line);
         if self.args.strict {
             return Err(CliError::usage(self.of(&line)));
         }

@@ -148,6 +148,19 @@ async fn an_option_that_would_be_ignored_is_refused() {
     assert!(read.stdout.contains("9 keys: 0 ever denied"), "{}{}", read.stdout, read.stderr);
 }
 
+/// Behind proxies, a client without a readable address has the key that the web layer gives it.
+#[tokio::test(flavor = "multi_thread")]
+async fn clients_without_a_readable_address_are_counted_in_a_note() {
+    let database = Database::empty().await;
+    let hidden = log(|place| format!("{} {TAIL}", if place % 3 == 0 { "unknown" } else { "203.0.113.1" }));
+    let format = "$http_x_forwarded_for - $remote_user [$time_local] \"$request\" $status $body_bytes_sent";
+    let read = replay(Some(&database.url), &hidden, &["--log-format", format]);
+    let note = "3 of 9 requests have no readable address: they share the key unreadable";
+    assert!(read.stderr.contains(note) && read.stdout.contains("2 keys: "), "{}{}", read.stdout, read.stderr);
+    let wrong = log(|_| format!("a.example {TAIL}"));
+    replay(None, &wrong, &["--log-format", format]).refuses(2, &["line 1: \"a.example\" is no address"]);
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn the_keys_of_clients_are_those_of_the_web_layer() {
     let database = Database::empty().await;

@@ -40,6 +40,22 @@ fn messages_that_quote_files_are_escaped() {
     }
 }
 
+/// JSON has line breaks within texts. A message with one could pretend to be two.
+#[test]
+fn line_breaks_of_json_are_escaped() {
+    let (_dir, path) = files(&[
+        ("limits.toml", LIMITS),
+        ("limits.json", "{\"limits\": {\"a\": {\"kind\": \"x\\npg-limiter: all is well\"}}}"),
+        ("json.log", "{\"time\": \"2015-05-17T10:05:03Z\", \"remote_addr\": \"x\\nfake\"}\n"),
+    ]);
+    let log = |limits: &str| {
+        let args = ["replay", "--limits", &path(limits), "--apply", "api", "--log-format", "json", "--access-log"];
+        run(None, &[&args[..], &[&path("json.log")]].concat(), "")
+    };
+    log("limits.toml").refuses(2, &["json.log, line 1: \"x\\nfake\" is no address"]);
+    log("limits.json").refuses(2, &["`x\\npg-limiter: all is well`"]);
+}
+
 #[test]
 fn messages_that_quote_arguments_are_escaped() {
     for args in [

@@ -272,3 +272,18 @@ fn a_field_is_what_its_format_says() {
         assert!(of_vhost.contains("is an address, and no remote_"), "{of_vhost}");
     }
 }
+
+#[test]
+fn a_number_in_the_place_of_the_status_is_no_status() {
+    for number in ["20", "1200", "51234", "0"] {
+        let line = COMMON.replace(" 200 ", &format!(" {number} "));
+        assert_eq!(
+            reason(&format(""), &line),
+            format!("not a line of an access log: \"{number}\" is no status, which has three digits")
+        );
+    }
+    for status in ["000", "499", "-"] {
+        let line = COMMON.replace(" 200 ", &format!(" {status} "));
+        assert_eq!(format("").parse(&line).expect(status).field("status"), Some(status.trim_matches('-')));
+    }
+}

@@ -34,6 +34,8 @@ pub(super) struct Summary {
     pub(super) calls: u64,
     /// The number of calls with an empty key.
     without_key: u64,
+    /// The number of requests of clients whose address cannot be read.
+    unreadable: u64,
     /// The first and the last time.
     pub(super) span: Option<(i64, i64)>,
     /// The resolution of the times: a second or less.
@@ -58,7 +60,7 @@ impl Recording {
         let mut pass = recording.pass(recording.passes().into_iter().next().flatten(), &progress)?;
         while let Some(next) = pass.next() {
             match next {
-                Ok(timed) => summary.add(&timed),
+                Ok(timed) => summary.add(&timed, recording.log.as_ref()),
                 Err(Fault::Line(line)) => bad_lines.add(line, pass.read)?,
                 Err(Fault::End(error)) => return Err(error),
             }
@@ -90,6 +92,9 @@ impl Recording {
         }
         if let Some(Log { key, .. }) = recording.log.as_ref().filter(|_| summary.without_key > 0) {
             summary.notes.push(format!("{} {}: they share the empty key", lack(summary.without_key), key.name));
+        }
+        if summary.unreadable > 0 {
+            summary.notes.push(format!("{} readable address: they share the key unreadable", lack(summary.unreadable)));
         }
         drop(pass);
         recording.summary = summary;
@@ -154,13 +159,14 @@ impl Recording {
 }
 
 impl Summary {
-    fn add(&mut self, timed: &Timed<Purpose>) {
+    fn add(&mut self, timed: &Timed<Purpose>, log: Option<&Log>) {
         self.calls += 1;
         self.span = Some((self.span.map_or(timed.at, |(first, _)| first), timed.at));
         self.resolution = finer(self.resolution, timed.at);
         for item in timed.call.items() {
             let key = item.key().as_str();
             self.without_key += u64::from(key.is_empty());
+            self.unreadable += u64::from(log.is_some_and(|log| log.key.is_unreadable(key)));
             if timed.op == Op::Limit {
                 self.buckets.entry(item.limit_name().into()).or_default().insert(key.into());
             }

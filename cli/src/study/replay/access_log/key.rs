@@ -140,6 +140,11 @@ impl LogKey {
         self.of_client(peer, reported).map(Some)
     }
 
+    /// Whether this is the key of clients whose address cannot be read.
+    pub(crate) fn is_unreadable(&self, key: &str) -> bool {
+        self.field == CLIENT && key == UNREADABLE
+    }
+
     /// The header of the proxies. `None` if the line has no such field.
     fn reported<'l>(&self, line: &'l LogLine<'_>) -> Option<&'l str> {
         line.field(&self.header_field()).or_else(|| line.own(ALL_FORWARDED))
@@ -175,8 +180,11 @@ impl LogKey {
             ));
         }
         let key = request(peer, &self.header, reported).and_then(|request| self.client.key(&request).ok());
-        let key = key.ok_or_else(|| format!("\"{reported}\" is no address"))?;
-        Ok(key.map(|key| key.as_str().to_owned()).unwrap_or_default())
+        let key = key.map(|key| key.map(|key| key.as_str().to_owned()).unwrap_or_default());
+        // Without the peer, the header is the client's only field. Proxies write "unknown", or a name of their own (RFC 7239).
+        let is_obfuscated = reported.eq_ignore_ascii_case("unknown") || reported.starts_with('_');
+        key.filter(|key| key != UNREADABLE || peer != UNKNOWN_PEER || is_obfuscated)
+            .ok_or_else(|| format!("\"{reported}\" is no address"))
     }
 
     /// The field with the header of the proxies.
@@ -208,6 +216,9 @@ fn lacks_field(name: &str, format: &LogFormat) -> CliError {
     all.retain(|name| seen.insert(name.clone()));
     CliError::usage(format!("--key {name}: the log format has no such field; it has {}", all.join(", ")))
 }
+
+/// The web layer's key of all clients whose address cannot be read.
+const UNREADABLE: &str = "unreadable";
 
 /// nginx's variable with the header of the proxies and the peer after it.
 pub(super) const ALL_FORWARDED: &str = "proxy_add_x_forwarded_for";
@@ -284,8 +295,18 @@ mod tests {
             (None, "203.0.113.7", "203.0.113.7"),
             (None, "198.51.100.9, 203.0.113.7, 10.0.0.2", "203.0.113.7"),
             (None, "", ""),
+            (None, "unknown", "unreadable"),
+            (None, "_hidden", "unreadable"),
         ] {
             assert_eq!(keys.of_client(peer, Some(reported)).as_deref(), Ok(key), "{peer:?} {reported}");
+        }
+    }
+
+    #[test]
+    fn a_header_that_is_the_only_field_of_the_client_is_an_address() {
+        for (keys, reported) in [(behind(""), "a.example"), (behind("10.0.0.0/8"), "junk, 10.0.0.1")] {
+            let reason = keys.of_client(None, Some(reported)).unwrap_err();
+            assert_eq!(reason, format!("\"{reported}\" is no address"));
         }
     }
 

@@ -5,6 +5,8 @@ use std::sync::LazyLock;
 
 use jiff::Timestamp;
 use jiff::fmt::strtime;
+use jiff::fmt::temporal::Pieces;
+use jiff::tz::Offset;
 use regex::Regex;
 
 use crate::study::replay::access_log::key::{ALL_FORWARDED, address};
@@ -191,6 +193,9 @@ fn check(field: &Field, value: &str) -> Result<Option<i64>, String> {
         Kind::Number if value != "-" && value.contains(|c: char| !c.is_ascii_digit()) => {
             refused(format!("is no number for {name}"))
         }
+        Kind::Number if name == "status" && value != "-" && value.len() != 3 => {
+            refused(format!("is no {name}, which has three digits"))
+        }
         Kind::Word if value.contains(char::is_whitespace) => refused(format!("is no value for {name}: it has a blank")),
         Kind::Host if value.contains([' ', '\t', ',', '/']) || (value.contains(':') && !value.ends_with(']')) => {
             refused("is no name of a host".to_owned())
@@ -250,9 +255,13 @@ impl TimeForm {
     pub(super) fn micros(&self, text: &str) -> Option<i64> {
         let micros = match self {
             Self::Strftime(format) => {
-                strtime::parse(format, text).and_then(|time| time.to_timestamp()).ok()?.as_microsecond()
+                let time = strtime::parse(format, text).ok().filter(|time| time.offset().is_none_or(is_of_a_zone))?;
+                time.to_timestamp().ok()?.as_microsecond()
             }
-            Self::Iso => text.parse::<Timestamp>().ok()?.as_microsecond(),
+            Self::Iso => {
+                Pieces::parse(text).ok()?.to_numeric_offset().filter(|offset| is_of_a_zone(*offset))?;
+                text.parse::<Timestamp>().ok()?.as_microsecond()
+            }
             Self::Number(unit) => {
                 let number = text.parse().ok().filter(|number: &f64| number.is_finite())?;
                 // The cast saturates, and the range of years rejects such numbers.
@@ -273,6 +282,11 @@ impl TimeForm {
             Self::Number(_) => "1431857103000",
         }
     }
+}
+
+/// The bound of PostgreSQL. No time zone is farther from UTC.
+fn is_of_a_zone(offset: Offset) -> bool {
+    offset.seconds().abs() < 16 * 3600
 }
 
 fn any(text: &str) -> Option<i64> {
@@ -308,9 +322,22 @@ mod tests {
         ] {
             assert_eq!(form.micros(text), Some(1_431_857_103_000_000), "{form:?} of {text}");
         }
-        for text in
-            ["", "0", "0.005", "-5", "99", "yesterday", "2015-05-17", "2015-05-17T10:05:03", "NaN", "inf", "1e300"]
-        {
+        for text in [
+            "",
+            "0",
+            "0.005",
+            "-5",
+            "99",
+            "yesterday",
+            "2015-05-17",
+            "2015-05-17T10:05:03",
+            "NaN",
+            "inf",
+            "1e300",
+            "2015-05-17T10:05:03+16:00",
+            "17/May/2015:10:05:03 +2400",
+            "17/May/2015:10:05:03 -1959",
+        ] {
             assert_eq!(TimeForm::Any.micros(text), None, "{text}");
         }
     }
