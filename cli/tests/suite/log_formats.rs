@@ -287,3 +287,16 @@ fn a_number_in_the_place_of_the_status_is_no_status() {
         assert_eq!(format("").parse(&line).expect(status).field("status"), Some(status.trim_matches('-')));
     }
 }
+
+#[test]
+fn a_field_of_a_json_log_has_one_value() {
+    let line = |more: &str| format!(r#"{{"time": "2015-05-17T10:05:03Z", "remote_addr": "203.0.113.1"{more}}}"#);
+    for (more, field) in
+        [(r#", "remote_addr": "5.6.7.8""#, "remote_addr"), (r#", "time": "2016-05-17T10:05:03Z""#, "time")]
+    {
+        let reason = reason(&format("json"), &line(more));
+        assert!(reason.contains(&format!("the field {field} has two values")), "{reason}");
+    }
+    let same = line(r#", "remote_addr": "203.0.113.1""#);
+    assert_eq!(format("json").parse(&same).expect("one value").field("remote_addr"), Some("203.0.113.1"));
+}

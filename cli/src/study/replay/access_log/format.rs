@@ -10,6 +10,7 @@ use serde::de::IgnoredAny;
 use serde_json::{Map, Value};
 
 use crate::study::bad_lines::UnreadableLine;
+use crate::study::replay::access_log::json::Unambiguous;
 use crate::study::replay::access_log::key::address;
 use crate::study::replay::access_log::pattern::{Fields, Mismatch, NO_ADDRESS, Pattern, TimeForm};
 use crate::study::replay::access_log::servers::{of_apache, of_nginx};
@@ -328,7 +329,7 @@ pub struct LogLine<'a> {
 
 impl<'a> LogLine<'a> {
     fn of_json(line: &str, renamed: &'a Renamed) -> Result<Self, String> {
-        let object =
+        let Unambiguous(object) =
             serde_json::from_str(line).map_err(|error| format!("not a JSON object: {}", json_reason(&error)))?;
         let line = Self { at: 0, fields: fields_of(object), renamed };
         let time = line.meaning("time").filter(|text| !text.is_empty()).ok_or_else(|| {

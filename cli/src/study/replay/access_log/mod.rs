@@ -1,6 +1,7 @@
 //! Reads access logs of web servers: their formats, and the keys of requests. It does no I/O, and no input makes it panic.
 
 mod format;
+mod json;
 mod key;
 mod pattern;
 mod servers;
