@@ -22,8 +22,8 @@ DECLARE
   taken integer[];
   released integer[];
   balances double precision[];
+  later bigint;
   asked record;
-  bucket rate_limit.rate_limits;
 BEGIN
   WITH u AS (
     UPDATE rate_limit.rate_limits AS r
@@ -85,19 +85,18 @@ BEGIN
     END LOOP;
   END IF;
 
-  -- After a wait for a row, the leases would end too early.
-  IF rate_limit._clock() - now > rate_limit._late_after(buckets) THEN
-    FOR asked IN
-      SELECT *
-      FROM rate_limit._asked_slots(
-        limit_rates, limit_periods, bucket_names, bucket_keys, bucket_limits, call_ops, call_counts, call_leases) AS a
-      WHERE a.nth = ANY (taken) AND a.op <> 'release'
-    LOOP
-      SELECT r.* INTO bucket FROM rate_limit.rate_limits AS r WHERE r.name = asked.name AND r.key = asked.key AND r.shard = 0;
-      bucket := (rate_limit._concurrency_item(
-        bucket, 'renew', 1, false, rate_limit._clock(), asked.period, asked.capacity, (- asked.id)::bigint)).bucket_after;
-      PERFORM rate_limit._write(bucket, bucket, false);
-    END LOOP;
+  -- After a wait for a row, the leases would end too early, or have ended. Each is the last one of its row.
+  later := rate_limit._clock();
+  IF later - now > rate_limit._late_after(buckets) THEN
+    UPDATE rate_limit.rate_limits AS r
+    SET
+      ts = later,
+      idle_at = later + a.period,
+      detail = r.detail[: cardinality(r.detail) - 3] || ARRAY[later + a.period]::double precision[]
+        || r.detail[cardinality(r.detail) - 1 :]
+    FROM rate_limit._asked_slots(
+      limit_rates, limit_periods, bucket_names, bucket_keys, bucket_limits, call_ops, call_counts, call_leases) AS a
+    WHERE a.nth = ANY (taken) AND a.op <> 'release' AND r.name = ANY (ARRAY[a.name]) AND r.key = a.key AND r.shard = 0;
   END IF;
   IF 'release' = ANY (call_ops) THEN
     released := ARRAY(

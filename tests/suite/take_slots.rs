@@ -1,8 +1,9 @@
 //! `_take_slots` itself: it answers as `_decide` does, or leaves the call undecided.
 
-use pg_limiter::sqlx::{self, AssertSqlSafe, Connection, PgConnection};
+use pg_limiter::sqlx::{self, AssertSqlSafe, Connection, Executor, PgConnection};
 
 use crate::support::Database;
+use crate::support::gate::until_waiting;
 
 /// A call on one bucket.
 #[derive(Clone, Copy, Debug)]
@@ -104,6 +105,30 @@ async fn it_answers_as_the_calls_one_by_one() {
         assert_eq!(different, [], "round {round}");
     }
     assert!(decided.iter().all(|count| *count > 100), "both ways are taken: {decided:?}");
+}
+
+/// The call waits for its row for longer than its lease lasts.
+#[tokio::test]
+async fn a_lease_begins_after_the_wait_for_its_row() {
+    let database = Database::migrated().await;
+    let mut conn = PgConnection::connect(&database.url).await.expect("a connection");
+    let call = |op, lease, micros| [Slots { bucket: 'a', op, count: 2, lease, capacity: 3, micros }];
+    take(&mut conn, &call("limit", 7, HOUR)).await;
+    take(&mut conn, &call("release", 7, HOUR)).await;
+    let mut holder = database.pool.begin().await.expect("begin");
+    holder.execute("SELECT FROM rate_limit.rate_limits FOR UPDATE").await.expect("a lock");
+    let waiting = tokio::spawn(async move { take(&mut conn, &call("limit", 8, 20_000)).await });
+    until_waiting(&database, 1).await;
+    tokio::time::sleep(std::time::Duration::from_millis(50)).await;
+    let clock = "SELECT rate_limit._clock()";
+    let before: i64 = sqlx::query_scalar(clock).fetch_one(&database.pool).await.expect(clock);
+    holder.commit().await.expect("commit");
+    assert_eq!(waiting.await.expect("a task"), [Some(1.0)]);
+    let row = "SELECT value, idle_at, detail FROM rate_limit.rate_limits";
+    let (value, idle_at, detail): (f64, i64, Vec<f64>) =
+        sqlx::query_as(row).fetch_one(&database.pool).await.expect("the row");
+    assert!(idle_at >= before + 20_000, "{} us too early", before + 20_000 - idle_at);
+    assert_eq!((value, detail), (2.0, vec![-1.0, idle_at as f64, -8.0, 2.0]));
 }
 
 #[tokio::test]
