@@ -53,7 +53,7 @@ impl Lent {
     }
 }
 
-/// What a caller holds while it waits.
+/// The right of a waiting caller to poll the driver.
 pub(super) struct Borrowed<'a> {
     lent: &'a Lent,
     is_driving: bool,

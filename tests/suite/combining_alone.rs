@@ -1,4 +1,4 @@
-//! A call that is alone is sent by the task of its caller. Nobody else waits for that task: it may stop polling the call.
+//! The task of its caller sends a call that is alone. No other call waits for that task, which may stop polling.
 
 use std::pin::Pin;
 use std::time::Duration;
@@ -68,7 +68,7 @@ async fn a_limiter_closes_although_a_call_is_polled_no_more() {
     }
 }
 
-/// What a call has sent is finished, although its caller is gone.
+/// The statement goes on, although the caller is gone.
 #[tokio::test]
 async fn a_call_that_is_dropped_while_it_is_sent_is_finished() {
     let database = Database::migrated().await;

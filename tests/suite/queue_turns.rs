@@ -467,7 +467,7 @@ async fn a_turn_reads_few_of_the_jobs_that_wait() {
         database.execute(&copy).await;
         database.execute("VACUUM ANALYZE rate_limit.jobs").await;
     };
-    copy(300, "NULL").await; // Ten turns are looked at, and at most 100 jobs.
+    copy(300, "NULL").await; // A look reads at most 100 jobs.
     let before = pages_of_a_look(&database).await;
     copy(40_000, "'unknown'").await;
     copy(40_000, "NULL").await;

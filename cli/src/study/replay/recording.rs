@@ -34,7 +34,7 @@ pub(super) struct Summary {
     pub(super) calls: u64,
     /// The number of calls with an empty key.
     without_key: u64,
-    /// The number of requests of clients whose address cannot be read.
+    /// The number of requests with an unreadable address of the client.
     unreadable: u64,
     /// The first and the last time.
     pub(super) span: Option<(i64, i64)>,

@@ -140,7 +140,7 @@ impl LogKey {
         self.of_client(peer, reported).map(Some)
     }
 
-    /// Whether this is the key of clients whose address cannot be read.
+    /// Whether this is the key that clients with an unreadable address share.
     pub(crate) fn is_unreadable(&self, key: &str) -> bool {
         self.field == CLIENT && key == UNREADABLE
     }
@@ -217,7 +217,7 @@ fn lacks_field(name: &str, format: &LogFormat) -> CliError {
     CliError::usage(format!("--key {name}: the log format has no such field; it has {}", all.join(", ")))
 }
 
-/// The web layer's key of all clients whose address cannot be read.
+/// The web layer's key for all clients with an unreadable address.
 const UNREADABLE: &str = "unreadable";
 
 /// nginx's variable with the header of the proxies and the peer after it.
