@@ -28,13 +28,15 @@
 --                   until it would be allowed
 --   item_refused    whether each item was denied; NULL: none was
 --   item_values     the balances after the call; an estimate for a sharded bucket of which only two rows were read
+--   decided_at      the time as of which the calls were decided, from which their waits count; unless call_ats gives one
 CREATE OR REPLACE FUNCTION rate_limit._decide(
   limit_kinds text[], limit_rates double precision[], limit_periods bigint[], limit_capacities double precision[],
   limit_max_reserved double precision[], limit_starts bigint[], limit_resolutions integer[], limit_shards integer[],
   bucket_names text[], bucket_keys text[], item_buckets integer[], item_limits integer[], item_counts double precision[],
   call_ops text[], call_reserves boolean[], call_sizes integer[], call_times integer[], call_ats bigint[],
   call_leases bigint[] DEFAULT NULL, holds_rows boolean DEFAULT false,
-  OUT call_admitted integer[], OUT call_waits bigint[], OUT item_refused boolean[], OUT item_values double precision[]
+  OUT call_admitted integer[], OUT call_waits bigint[], OUT item_refused boolean[], OUT item_values double precision[],
+  OUT decided_at bigint
 ) LANGUAGE plpgsql VOLATILE SECURITY DEFINER
 SET search_path = pg_catalog, pg_temp SET enable_seqscan = off SET enable_bitmapscan = off SET enable_hashjoin = off
 SET enable_mergejoin = off SET enable_indexscan = on SET enable_nestloop = on SET enable_sort = on SET jit = off
@@ -150,6 +152,7 @@ BEGIN
   call_waits := decided.call_waits;
   item_refused := decided.item_refused;
   item_values := decided.item_values;
+  decided_at := decided.decided_at;
   IF call_ops && ARRAY['release', 'reset'] AND 'concurrency' = ANY (limit_kinds) THEN
     PERFORM rate_limit._slots_freed(limit_kinds, bucket_names, bucket_keys, item_buckets, item_limits, item_values);
   END IF;

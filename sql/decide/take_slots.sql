@@ -64,8 +64,13 @@ BEGIN
     free[taken[place]] := balances[place];
   END LOOP;
 
-  -- New rows must be locked before existing ones, so insert only if no row is locked yet.
-  IF taken IS NULL THEN
+  -- New rows must be locked before existing ones, so insert only if no row is locked yet: see _decide_sums.
+  IF taken IS NULL AND NOT EXISTS (
+    SELECT
+    FROM unnest(bucket_names, bucket_keys) AS u (name, key)
+    INNER JOIN rate_limit.rate_limits AS r ON r.name = ANY (ARRAY[u.name]) AND r.key = u.key AND r.shard = 0
+  )
+  THEN
     FOR asked IN
       SELECT *
       FROM rate_limit._asked_slots(

@@ -6,9 +6,9 @@ CREATE OR REPLACE FUNCTION rate_limit._again(
 ) RETURNS bigint LANGUAGE plpgsql VOLATILE
 AS $function$
 DECLARE
-  waits bigint[];
+  ready bigint;
 BEGIN
-  SELECT d.call_waits INTO waits
+  SELECT d.decided_at + coalesce(d.call_waits[1], 0) INTO ready
   FROM (
     SELECT array_agg(u.name) AS names, array_agg(u.key) AS keys, array_agg(u.count) AS counts, array_agg(l.nth) AS limits
     FROM unnest(job.limit_names, job.limit_keys, job.counts) AS u (name, key, count)
@@ -19,6 +19,6 @@ BEGIN
     NULL, i.limits, i.counts, NULL, ARRAY[true], ARRAY[cardinality(i.names)], NULL, NULL
   ) AS d
   WHERE i.names IS NOT NULL;
-  RETURN rate_limit._clock() + coalesce(waits[1], 0);
+  RETURN coalesce(ready, rate_limit._clock());
 END
 $function$;

@@ -14,7 +14,6 @@ AS $function$
 #variable_conflict use_variable
 DECLARE
   has_rest CONSTANT boolean := cardinality(ids) > most;
-  clock bigint;
   names text[];
   keys text[];
   limits integer[]; -- the limit of each bucket
@@ -81,14 +80,13 @@ BEGIN
       ORDER BY i.nth) || array_fill(cardinality(names), ARRAY[1 + has_rest::integer]),
     NULL, NULL);
   is_alone := NOT has_rest AND -1e-6 <= ALL (decided.item_values[cardinality(names) + 1:2 * cardinality(names)]);
-  clock := rate_limit._clock();
   WITH timed AS (
     SELECT
       j.id, j.run_at,
       max(
         CASE
-          WHEN is_alone THEN clock + coalesce(w.wait, 0)
-          ELSE least(j.run_at, clock + coalesce(w.wait, 0))
+          WHEN is_alone THEN decided.decided_at + coalesce(w.wait, 0)
+          ELSE least(j.run_at, decided.decided_at + coalesce(w.wait, 0))
         END) OVER (PARTITION BY j.limit_names, j.limit_keys ORDER BY j.id) AS new_run_at
     FROM unnest(ids, decided.call_waits[3:cardinality(ids) + 2]) AS w (id, wait)
     JOIN rate_limit.jobs AS j ON j.id = w.id

@@ -63,6 +63,11 @@ const SUMS: &str =
     "SELECT rate_limit._decide_sums(ARRAY['token_bucket'], ARRAY[1e6], ARRAY[3155760000000000], NULL, NULL, NULL,
     ARRAY['n', 'n'], ARRAY['a', 'b'], NULL, ARRAY[1, 1], NULL, NULL, NULL, NULL)";
 
+/// A batch of one lease on a and one on b.
+const SLOTS: &str =
+    "SELECT rate_limit._take_slots(ARRAY[2], ARRAY[60000000], ARRAY['n', 'n'], ARRAY['a', 'b'], ARRAY[1, 1],
+    ARRAY['limit', 'limit'], ARRAY[1, 1], ARRAY[7, 8])";
+
 /// The first call waits for the row of a. Meanwhile a second one inserts the row of b, and then waits for a, too. So the first
 /// one must not insert b, whether it has taken tokens from a, or has found that it cannot, and has the lock all the same.
 #[tokio::test]
@@ -70,6 +75,7 @@ async fn a_call_that_waited_for_a_row_inserts_none() {
     let of_another_kind = Ask { kind: "fixed_window", ..Ask::limit(&["a"], 1.0, 1, 1e6) }.group();
     let emptied = "UPDATE rate_limit.rate_limits SET value = 0 WHERE key = 'a'";
     let locked = "SELECT FROM rate_limit.rate_limits WHERE key = 'a' FOR UPDATE";
+    let full = "UPDATE rate_limit.rate_limits SET value = 2 WHERE key = 'a'";
     let cases = [
         (TWO, locked, true),
         (TWO, &of_another_kind, true),
@@ -77,12 +83,18 @@ async fn a_call_that_waited_for_a_row_inserts_none() {
         (FEW, &of_another_kind, true),
         (SUMS, locked, true),
         (SUMS, emptied, false),
+        (SLOTS, full, false),
     ];
     for (level, (call, change, b_existed)) in LEVELS.iter().flat_map(|level| cases.map(|case| (*level, case))) {
         let database = Database::migrated().await;
         let mut setup = session(&database, "READ COMMITTED").await;
         let existing: &[&str] = if b_existed { &["a", "b"] } else { &["a"] };
-        assert!(run(&mut setup, &Ask::limit(existing, 1.0, 1, 1e6).group()).await.expect("a decision").ok);
+        if call == SLOTS {
+            let of_a = SLOTS.replace("ARRAY[7, 8]", "ARRAY[5, NULL]");
+            setup.execute(AssertSqlSafe(of_a)).await.expect("a lease");
+        } else {
+            assert!(run(&mut setup, &Ask::limit(existing, 1.0, 1, 1e6).group()).await.expect("a decision").ok);
+        }
         // A session's first calls are slow, and so are not decided in the UPDATEs.
         let mut conn = session(&database, level).await;
         for _ in 0..if b_existed { 5 } else { 0 } {

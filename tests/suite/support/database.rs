@@ -180,14 +180,16 @@ impl Database {
         Self { name, url, pool, app, app_url }
     }
 
-    /// The default configuration, or one that works with a pooler if the suite runs behind one.
+    /// The default configuration, or one that works with a pooler if the suite runs behind one. Its deadline is long: a test may hold
+    /// a lock for seconds on a busy machine, and no call that waits for it is to be given up meanwhile.
     pub fn config() -> LimiterConfig {
         let mut config = LimiterConfig::default();
+        config.retry.deadline = Duration::from_secs(30);
         config.named_statements = !pooler::is_asked_for();
         config
     }
 
-    /// A limiter over the application's pool, with the defaults for everything else.
+    /// A limiter over the application's pool, with [`Self::config`].
     pub fn limiter(&self, limits: Limits) -> Limiter {
         Limiter::with_config(self.app.clone(), limits, Self::config())
     }
