@@ -65,29 +65,31 @@ BEGIN
   END LOOP;
 
   -- New rows must be locked before existing ones, so insert only if no row is locked yet: see _decide_sums.
-  IF taken IS NULL AND NOT EXISTS (
-    SELECT
-    FROM unnest(bucket_names, bucket_keys) AS u (name, key)
-    INNER JOIN rate_limit.rate_limits AS r ON r.name = ANY (ARRAY[u.name]) AND r.key = u.key AND r.shard = 0
-  )
-  THEN
-    FOR asked IN
-      SELECT *
-      FROM rate_limit._asked_slots(
-        limit_rates, limit_periods, bucket_names, bucket_keys, bucket_limits, call_ops, call_counts, call_leases) AS a
-      WHERE a.op = 'limit' AND a.count <= a.capacity
-      ORDER BY a.nth
-    LOOP
-      INSERT INTO rate_limit.rate_limits (name, key, value, ts, idle_at, detail)
-      VALUES (
-        asked.name, asked.key, asked.count, now, now + asked.period,
-        ARRAY[-1, now + asked.period, asked.id, asked.count])
-      ON CONFLICT ON CONSTRAINT rate_limits_pkey DO NOTHING;
-      IF FOUND THEN
-        taken := taken || asked.nth;
-        free[asked.nth] := asked.capacity - asked.count;
-      END IF;
-    END LOOP;
+  IF taken IS NULL THEN
+    IF NOT EXISTS (
+      SELECT
+      FROM unnest(bucket_names, bucket_keys) AS u (name, key)
+      INNER JOIN rate_limit.rate_limits AS r ON r.name = ANY (ARRAY[u.name]) AND r.key = u.key AND r.shard = 0
+    )
+    THEN
+      FOR asked IN
+        SELECT *
+        FROM rate_limit._asked_slots(
+          limit_rates, limit_periods, bucket_names, bucket_keys, bucket_limits, call_ops, call_counts, call_leases) AS a
+        WHERE a.op = 'limit' AND a.count <= a.capacity
+        ORDER BY a.nth
+      LOOP
+        INSERT INTO rate_limit.rate_limits (name, key, value, ts, idle_at, detail)
+        VALUES (
+          asked.name, asked.key, asked.count, now, now + asked.period,
+          ARRAY[-1, now + asked.period, asked.id, asked.count])
+        ON CONFLICT ON CONSTRAINT rate_limits_pkey DO NOTHING;
+        IF FOUND THEN
+          taken := taken || asked.nth;
+          free[asked.nth] := asked.capacity - asked.count;
+        END IF;
+      END LOOP;
+    END IF;
   END IF;
 
   -- After a wait for a row, the leases would end too early, or have ended. Each is the last one of its row.

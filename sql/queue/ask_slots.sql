@@ -36,7 +36,7 @@ BEGIN
   waiting := '{}';
   FOR job IN
     SELECT j.id, j.key, j.run_at, j.limit_names, j.slot_names, j.slot_keys, j.slot_counts
-    FROM unnest(job_ids) WITH ORDINALITY AS u (id, nth)
+    FROM unnest((SELECT job_ids)) WITH ORDINALITY AS u (id, nth)
     JOIN rate_limit.jobs AS j ON j.id = u.id
     WHERE u.id <> ALL (begun_ids)
     ORDER BY u.nth

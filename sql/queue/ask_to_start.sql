@@ -42,9 +42,9 @@ BEGIN
     SELECT
       u.nth, j.id, j.key, j.limit_names, j.limit_keys, j.counts, j.slot_names,
       greatest(j.run_at, _ask_to_start.clock, g.not_before, j.paid_until) AS at
-    FROM unnest(job_ids) WITH ORDINALITY AS u (id, nth)
+    FROM unnest((SELECT job_ids)) WITH ORDINALITY AS u (id, nth)
     JOIN rate_limit.jobs AS j ON j.id = u.id
-    JOIN unnest(groups) AS g ON g.key = j.key
+    JOIN unnest((SELECT groups)) AS g ON g.key = j.key
     WHERE u.id <> ALL (started_ids)
   ),
   runs AS (
@@ -134,11 +134,11 @@ BEGIN
       coalesce(call_ats[c.call], decided_at) + call_waits[c.call] AS ready_at
     FROM (
       SELECT c.call, array_agg(c.id ORDER BY c.place) AS ids, coalesce(times_admitted[c.call], count(*)) AS admitted
-      FROM unnest(asked_ids, asked_calls) WITH ORDINALITY AS c (id, call, place)
+      FROM unnest((SELECT asked_ids), asked_calls) WITH ORDINALITY AS c (id, call, place)
       GROUP BY c.call
     ) AS c
     JOIN rate_limit.jobs AS j ON j.id = c.ids[least(c.admitted + 1, cardinality(c.ids))]
-    JOIN unnest(groups) AS g ON g.key = j.key
+    JOIN unnest((SELECT groups)) AS g ON g.key = j.key
     CROSS JOIN LATERAL (
       SELECT max(((rate_limit._bucket_rows(i.name || '/started', i.key, 1, false, false))[1]).ts) AS at
       FROM unnest(j.limit_names, j.limit_keys) AS i (name, key)

@@ -22,21 +22,21 @@ BEGIN
     SELECT count(*) INTO kept
     FROM (
       SELECT
-      FROM rate_limit.turns AS t
-      WHERE t.queue = queue_name AND t.key = ANY (keys)
+      FROM unnest((SELECT keys)) AS k (key)
+      JOIN rate_limit.turns AS t ON t.queue = queue_name AND t.key = k.key
       ORDER BY t.key
-      FOR KEY SHARE
+      FOR KEY SHARE OF t
     ) AS t;
     EXIT WHEN kept >= coalesce(cardinality(keys), 0);
     INSERT INTO rate_limit.turns (queue, key, wanted_at)
     SELECT queue_name, u.key, u.at
-    FROM unnest(keys, ats) AS u (key, at)
+    FROM unnest((SELECT keys), ats) AS u (key, at)
     ORDER BY u.key
     ON CONFLICT ON CONSTRAINT turns_pkey DO NOTHING;
   END LOOP;
   WITH late AS (
     SELECT t.key, u.at
-    FROM unnest(keys, ats) AS u (key, at)
+    FROM unnest((SELECT keys), ats) AS u (key, at)
     JOIN rate_limit.turns AS t ON t.queue = queue_name AND t.key = u.key AND t.wanted_at > u.at
     ORDER BY t.key
     FOR NO KEY UPDATE OF t

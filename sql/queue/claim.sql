@@ -144,16 +144,18 @@ BEGIN
     clock := rate_limit._clock();
     -- The claim took longer than it looks ahead, and a token that came meanwhile may be for a group of a higher priority. This
     -- claim has not looked at that group; the next one does.
-    IF clock > horizon AND EXISTS (
-      SELECT
-      FROM rate_limit.groups AS g
-      JOIN rate_limit.jobs AS j ON j.queue = g.queue AND j.key = g.key AND j.state = 'available'
-      WHERE g.queue = queue_name AND g.has_line AND g.not_before > horizon AND g.not_before <= clock
-        AND j.priority > (SELECT min(s.priority) FROM rate_limit.jobs AS s WHERE s.id = ANY (started_ids))
-    )
-    THEN
-      RAISE EXCEPTION 'could not claim jobs in time'
-        USING ERRCODE = 'serialization_failure', HINT = 'Claim again.';
+    IF clock > horizon THEN
+      IF EXISTS (
+        SELECT
+        FROM rate_limit.groups AS g
+        JOIN rate_limit.jobs AS j ON j.queue = g.queue AND j.key = g.key AND j.state = 'available'
+        WHERE g.queue = (SELECT queue_name) AND g.has_line AND g.not_before > (SELECT horizon) AND g.not_before <= (SELECT clock)
+          AND j.priority > (SELECT min(s.priority) FROM rate_limit.jobs AS s WHERE s.id = ANY ((SELECT started_ids)::bigint[]))
+      )
+      THEN
+        RAISE EXCEPTION 'could not claim jobs in time'
+          USING ERRCODE = 'serialization_failure', HINT = 'Claim again.';
+      END IF;
     END IF;
   END IF;
 
@@ -169,7 +171,7 @@ BEGIN
       lease_until = clock + lease,
       worker = worker_name,
       slot_lease = s.slots_under
-    FROM unnest(started_ids, started_ats, started_leases) WITH ORDINALITY AS s (id, at, slots_under, nth)
+    FROM unnest((SELECT started_ids), started_ats, started_leases) WITH ORDINALITY AS s (id, at, slots_under, nth)
     WHERE j.id = s.id
     RETURNING j.id, j.starts, j.started_at, s.nth
   )

@@ -13,7 +13,7 @@ BEGIN
   SELECT array_agg(m.name) AS names, array_agg(m.key) AS keys, array_agg(m.nth_limit) AS limits INTO missing
   FROM (
     SELECT DISTINCT ON (i.bucket) bucket_names[i.bucket] AS name, bucket_keys[i.bucket] AS key, i.nth_limit
-    FROM unnest(item_buckets, item_limits) AS i (bucket, nth_limit)
+    FROM unnest((SELECT item_buckets), item_limits) AS i (bucket, nth_limit)
     WHERE NOT EXISTS (
       SELECT
       FROM rate_limit.rate_limits AS r

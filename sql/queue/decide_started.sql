@@ -59,7 +59,8 @@ BEGIN
       dense_rank() OVER (ORDER BY u.bucket COLLATE "C", u.key COLLATE "C")::integer AS nth_bucket
     FROM (
       SELECT u.*, u.name || '/started' AS bucket, limit_kinds[u.nth_limit] AS kind
-      FROM unnest(item_names, item_keys, item_counts, item_limits) WITH ORDINALITY AS u (name, key, count, nth_limit, nth)
+      FROM unnest((SELECT item_names), item_keys, item_counts, item_limits)
+        WITH ORDINALITY AS u (name, key, count, nth_limit, nth)
     ) AS u
   ) AS i;
   IF asked.is_valid IS NOT TRUE THEN

@@ -16,22 +16,27 @@ BEGIN
   idle_keys := ARRAY(
     SELECT t.key
     FROM rate_limit.turns AS t
-    WHERE t.queue = queue_name AND t.key = ANY (keys)
+    WHERE t.queue = (SELECT queue_name) AND t.key = ANY ((SELECT keys)::text[])
       AND NOT EXISTS (
         SELECT
         FROM rate_limit.jobs AS j
-        WHERE j.queue = queue_name AND j.key = t.key AND j.awaits_turn AND j.blocked_by IS NULL AND j.run_at <= soon
+        WHERE j.queue = (SELECT queue_name) AND j.key = t.key AND j.awaits_turn AND j.blocked_by IS NULL
+          AND j.run_at <= (SELECT soon)
       )
     FOR UPDATE SKIP LOCKED
   );
   -- A new statement sees the jobs of transactions that had kept these rows.
   DELETE FROM rate_limit.turns AS t
-  WHERE t.queue = queue_name AND t.key = ANY (idle_keys)
-    AND soon >= (SELECT coalesce(max(s.until), 0) FROM unnest(served_keys, served_untils) AS s (key, until) WHERE s.key = t.key)
+  WHERE t.queue = (SELECT queue_name) AND t.key = ANY ((SELECT idle_keys)::text[])
+    AND soon >= (
+      SELECT coalesce(max(s.until), 0)
+      FROM unnest((SELECT served_keys), served_untils) AS s (key, until)
+      WHERE s.key = t.key
+    )
     AND NOT EXISTS (
       SELECT
       FROM rate_limit.jobs AS j
-      WHERE j.queue = queue_name AND j.key = t.key AND j.state = 'scheduled' AND j.awaits_turn
+      WHERE j.queue = (SELECT queue_name) AND j.key = t.key AND j.state = 'scheduled' AND j.awaits_turn
     );
   UPDATE rate_limit.turns AS t
   SET
@@ -42,8 +47,8 @@ BEGIN
       -- Without a job, until the last turn is over. Or no worker knows the limits of its jobs, until one looks again.
       ELSE coalesce(w.next_at, greatest(s.until, soon + 1000000))
     END
-  FROM unnest(keys) AS k (key)
-  LEFT JOIN unnest(held_groups) AS h ON h.key = k.key
+  FROM unnest((SELECT keys)) AS k (key)
+  LEFT JOIN unnest((SELECT held_groups)) AS h ON h.key = k.key
   CROSS JOIN LATERAL (
     SELECT max(s.until) AS until FROM unnest(served_keys, served_untils) AS s (key, until) WHERE s.key = k.key
   ) AS s

@@ -152,7 +152,7 @@ BEGIN
           ))
         THEN 'duplicate'
       END
-      FROM unnest(job_unique_ids, job_not_befores) WITH ORDINALITY AS u (unique_id, not_before, nth)
+      FROM unnest((SELECT job_unique_ids), job_not_befores) WITH ORDINALITY AS u (unique_id, not_before, nth)
       ORDER BY u.nth
     );
   END IF;
@@ -178,7 +178,7 @@ BEGIN
         WHERE j.queue = queue_name AND j.key = u.key AND j.state IN ('scheduled', 'available')
         LIMIT 1000
       ))
-      FROM unnest(job_keys) WITH ORDINALITY AS u (key, nth)
+      FROM unnest((SELECT job_keys)) WITH ORDINALITY AS u (key, nth)
       ORDER BY u.nth
     );
   END IF;

@@ -79,8 +79,8 @@ BEGIN
     FROM (
       SELECT u.*, sum(u.size) OVER (ORDER BY u.nth)::integer AS last_item
       FROM unnest(
-        job_keys, job_priorities, job_sizes, job_outcomes, admitted, job_waits, job_unique_ids, job_jitters, job_not_befores,
-        job_max_ages
+        (SELECT job_keys), job_priorities, job_sizes, job_outcomes, admitted, job_waits, job_unique_ids, job_jitters,
+        job_not_befores, job_max_ages
       ) WITH ORDINALITY AS u (key, priority, size, outcome, admitted, wait, unique_id, jitter, not_before, max_age, nth)
     ) AS u
     CROSS JOIN LATERAL (
@@ -144,7 +144,7 @@ BEGIN
   THEN
     FOR other IN
       SELECT u.nth::integer AS nth, u.last_item - u.size + 1 AS first_item, u.last_item
-      FROM unnest(line_keys, job_run_ats, job_sizes, last_items) WITH ORDINALITY AS u (key, run_at, size, last_item, nth)
+      FROM unnest((SELECT line_keys), job_run_ats, job_sizes, last_items) WITH ORDINALITY AS u (key, run_at, size, last_item, nth)
       JOIN rate_limit.groups AS g ON g.queue = queue_name AND g.key = u.key AND g.has_line
       WHERE u.run_at IS NOT NULL
       ORDER BY u.nth

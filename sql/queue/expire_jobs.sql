@@ -12,18 +12,19 @@ BEGIN
   groups := ARRAY(
     SELECT g
     FROM rate_limit.groups AS g
-    WHERE g.queue = queue_name AND g.key = ANY (ARRAY(SELECT j.key FROM rate_limit.jobs AS j WHERE j.id = ANY (late_ids)))
+    WHERE g.queue = queue_name
+      AND g.key = ANY (ARRAY(SELECT j.key FROM rate_limit.jobs AS j WHERE j.id = ANY ((SELECT late_ids)::bigint[])))
     ORDER BY g.key
     FOR NO KEY UPDATE SKIP LOCKED
   );
   job_ids := ARRAY(
     SELECT j.id
     FROM rate_limit.jobs AS j
-    WHERE j.id = ANY (late_ids) AND j.expires_at <= clock AND j.state IN ('scheduled', 'available')
+    WHERE j.id = ANY ((SELECT late_ids)::bigint[]) AND j.expires_at <= clock AND j.state IN ('scheduled', 'available')
       AND (
         EXISTS (
           SELECT
-          FROM unnest(groups) AS g
+          FROM unnest((SELECT groups)) AS g
           WHERE g.key = j.key
         )
         OR NOT EXISTS (
@@ -36,14 +37,14 @@ BEGIN
   );
   UPDATE rate_limit.groups AS g
   SET not_before = g.held_until, slot_pause = NULL
-  FROM unnest(groups) AS o
-  JOIN rate_limit.jobs AS j ON j.id = ANY (job_ids) AND j.key = o.key
+  FROM unnest((SELECT groups)) AS o
+  JOIN rate_limit.jobs AS j ON j.id = ANY ((SELECT job_ids)::bigint[]) AND j.key = o.key
   WHERE g.queue = queue_name AND g.key = o.key AND g.not_before > g.held_until
     AND (g.slot_since = j.run_at OR g.refused_job = j.id);
   UPDATE rate_limit.jobs AS j
   SET state = 'cancelled', finished_at = clock, blocked_by = NULL, awaits_turn = false,
     last_error = 'expired: it was older than its max_age'
-  WHERE j.id = ANY (job_ids);
+  WHERE j.id = ANY ((SELECT job_ids)::bigint[]);
   RETURN job_ids <> '{}';
 END
 $function$;

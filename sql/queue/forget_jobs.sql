@@ -27,7 +27,7 @@ BEGIN
     WHERE j.id = ANY (job_ids) AND j.state IN ('scheduled', 'available')
     UNION ALL
     SELECT u.name, u.key
-    FROM unnest(bucket_names, bucket_keys) AS u (name, key)
+    FROM unnest((SELECT bucket_names), bucket_keys) AS u (name, key)
     WHERE u.name NOT LIKE '%/started'
   ) AS b;
   -- Then the jobs and their groups, in the order in which a cancellation locks them.

@@ -82,7 +82,7 @@ BEGIN
     FROM (
       SELECT j.*
       FROM rate_limit.jobs AS j
-      WHERE j.id = ANY (behind_ids)
+      WHERE j.id = ANY ((SELECT behind_ids)::bigint[])
       ORDER BY j.run_at, j.id
       LIMIT most
     ) AS b
@@ -95,7 +95,7 @@ BEGIN
   FROM (
     SELECT j.*
     FROM rate_limit.jobs AS j
-    WHERE j.id = ANY (behind_ids)
+    WHERE j.id = ANY ((SELECT behind_ids)::bigint[])
     ORDER BY j.run_at, j.id
     FOR NO KEY UPDATE
     OFFSET 0
@@ -103,7 +103,7 @@ BEGIN
   WHERE b.state IN ('scheduled', 'available'); -- Unless their state has changed.
   UPDATE rate_limit.jobs AS j
   SET run_at = m.run_at
-  FROM unnest(behind_ids, job.run_at || behind_run_ats[:cardinality(behind_ids) - 1]) AS m (id, run_at)
+  FROM unnest((SELECT behind_ids), job.run_at || behind_run_ats[:cardinality(behind_ids) - 1]) AS m (id, run_at)
   WHERE j.id = m.id;
   IF looked_at <= most THEN
     PERFORM rate_limit._correct(

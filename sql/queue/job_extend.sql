@@ -9,7 +9,7 @@ BEGIN
   WITH free AS (
     SELECT j.id
     FROM rate_limit.jobs AS j
-    JOIN unnest(job_ids, job_starts) AS u (id, starts) ON j.id = u.id AND j.starts = u.starts
+    JOIN unnest((SELECT job_ids), job_starts) AS u (id, starts) ON j.id = u.id AND j.starts = u.starts
     WHERE j.state = 'running'
     FOR NO KEY UPDATE OF j SKIP LOCKED
   )
@@ -20,7 +20,7 @@ BEGIN
   RETURN QUERY
   SELECT j.id
   FROM rate_limit.jobs AS j
-  JOIN unnest(job_ids, job_starts) AS u (id, starts) ON j.id = u.id AND j.starts = u.starts
+  JOIN unnest((SELECT job_ids), job_starts) AS u (id, starts) ON j.id = u.id AND j.starts = u.starts
   WHERE j.state = 'running';
 END
 $function$;

@@ -12,8 +12,9 @@ BEGIN
     FROM (
       SELECT j.*
       FROM rate_limit.jobs AS j
-      WHERE j.queue = queue_name AND j.key = job_key AND j.state = 'scheduled' AND j.state IN ('scheduled', 'available')
-        AND j.priority = job_priority AND NOT j.awaits_turn AND j.run_at > after
+      WHERE j.queue = (SELECT queue_name) AND j.key = (SELECT job_key) AND j.state = 'scheduled'
+        AND j.state IN ('scheduled', 'available') AND j.priority = job_priority AND NOT j.awaits_turn
+        AND j.run_at > (SELECT after)
       ORDER BY j.run_at DESC, j.id DESC
       LIMIT 100
     ) AS l

@@ -38,7 +38,7 @@ BEGIN
     FROM (
       SELECT g.key
       FROM rate_limit.groups AS g
-      WHERE g.queue = queue_name AND g.has_line AND g.not_before <= late
+      WHERE g.queue = (SELECT queue_name) AND g.has_line AND g.not_before <= (SELECT late)
       ORDER BY g.not_before
       LIMIT 20
     ) AS g
@@ -81,11 +81,10 @@ BEGIN
           j.id, j.key, j.run_at,
           j.limit_names <@ _lock_due.limit_names AND (j.slot_names <@ slot_limit_names) IS NOT FALSE AS is_known
         FROM rate_limit.jobs AS j
-        WHERE j.queue = queue_name AND j.state = 'scheduled' AND j.blocked_by IS NULL AND NOT j.awaits_turn
-          AND j.priority = level
-          AND j.run_at <= horizon
+        WHERE j.queue = (SELECT queue_name) AND j.state = 'scheduled' AND j.blocked_by IS NULL AND NOT j.awaits_turn
+          AND j.priority = (SELECT level) AND j.run_at <= (SELECT horizon)
         ORDER BY j.run_at, j.id
-        LIMIT reach - seen
+        LIMIT (SELECT reach - seen)
       ) AS d;
       due_ids := due_ids || level_jobs.ids;
       due_keys := due_keys || level_jobs.keys;
@@ -110,26 +109,27 @@ BEGIN
 
     INSERT INTO rate_limit.groups (queue, key)
     SELECT queue_name, k
-    FROM unnest(keys) AS k
+    FROM unnest((SELECT keys)) AS k
     WHERE NOT EXISTS (
       SELECT
       FROM rate_limit.groups AS g
-      WHERE g.queue = queue_name AND g.key = k
+      WHERE g.queue = (SELECT queue_name) AND g.key = k
     )
     ORDER BY k
     ON CONFLICT DO NOTHING;
     groups := ARRAY(
       SELECT g
-      FROM rate_limit.groups AS g
-      WHERE g.queue = queue_name AND g.key = ANY (keys)
+      FROM unnest((SELECT keys)) AS k (key)
+      JOIN rate_limit.groups AS g ON g.queue = (SELECT queue_name) AND g.key = k.key
       ORDER BY g.key
-      FOR NO KEY UPDATE SKIP LOCKED
+      FOR NO KEY UPDATE OF g SKIP LOCKED
     );
     keys := ARRAY(SELECT g.key FROM unnest(groups) AS g);
     due_ids := ARRAY(
       SELECT j.id
       FROM rate_limit.jobs AS j
-      WHERE j.id = ANY (due_ids) AND j.state = 'scheduled' AND j.run_at <= horizon AND j.key = ANY (keys)
+      WHERE j.id = ANY ((SELECT due_ids)::bigint[]) AND j.state = 'scheduled' AND j.run_at <= (SELECT horizon)
+        AND j.key = ANY ((SELECT keys)::text[])
       FOR NO KEY UPDATE SKIP LOCKED
     );
     EXIT WHEN lowest_priority IS NULL;

@@ -19,10 +19,10 @@ BEGIN
     SELECT u.name, u.key
     FROM rate_limit.jobs AS j
     CROSS JOIN LATERAL unnest(j.slot_names, j.slot_keys) AS u (name, key)
-    WHERE j.id = ANY (job_ids) AND j.slot_names IS NOT NULL
+    WHERE j.id = ANY ((SELECT job_ids)::bigint[]) AND j.slot_names IS NOT NULL
     UNION
     SELECT g.slot_name, g.slot_key
-    FROM unnest(groups) AS g
+    FROM unnest((SELECT groups)) AS g
     WHERE g.slot_name = ANY (slot_limit_names)
   LOOP
     SELECT r.* INTO bucket

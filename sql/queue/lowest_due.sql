@@ -20,8 +20,8 @@ BEGIN
     FROM (
       SELECT j.*
       FROM rate_limit.jobs AS j
-      WHERE j.queue = queue_name AND j.state = 'scheduled' AND j.blocked_by IS NULL AND NOT j.awaits_turn
-        AND j.priority = level AND j.run_at <= horizon
+      WHERE j.queue = (SELECT queue_name) AND j.state = 'scheduled' AND j.blocked_by IS NULL AND NOT j.awaits_turn
+        AND j.priority = (SELECT level) AND j.run_at <= (SELECT horizon)
       ORDER BY j.run_at, j.id
       LIMIT 100
     ) AS d

@@ -25,7 +25,7 @@ BEGIN
       array_agg(j.counts[p.item] ORDER BY p.nth) AS counts,
       array_agg(array_position(_pay_ahead.limit_names, j.limit_names[p.item]) ORDER BY p.nth) AS limits,
       array_agg(CASE WHEN j.id IN (g.refused_job, turn_id) THEN 'limit' ELSE 'check' END ORDER BY p.nth) AS ops
-    FROM unnest(job_ids, items) WITH ORDINALITY AS p (id, item, nth)
+    FROM unnest((SELECT job_ids), items) WITH ORDINALITY AS p (id, item, nth)
     JOIN rate_limit.jobs AS j ON j.id = p.id
     JOIN rate_limit.groups AS g ON g.queue = j.queue AND g.key = j.key
   ) AS p
@@ -47,7 +47,7 @@ BEGIN
       END AS until
     FROM (
       SELECT p.*, coalesce(p.admitted, 1) = 1 AS is_admitted, p.at + coalesce(p.wait, 0) AS paid_at
-      FROM unnest(job_ids, items, ats, ready_ats, ops, admitted, waits) WITH ORDINALITY
+      FROM unnest((SELECT job_ids), items, ats, ready_ats, ops, admitted, waits) WITH ORDINALITY
         AS p (id, item, at, ready_at, op, admitted, wait, nth)
     ) AS p
     JOIN rate_limit.jobs AS j ON j.id = p.id

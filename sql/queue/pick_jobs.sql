@@ -33,9 +33,9 @@ BEGIN
       j.id, j.key, j.limit_keys, j.priority, j.slot_names IS NOT NULL AS has_slots, j.paid_until IS NOT NULL AS has_paid
     FROM rate_limit.jobs AS j
     WHERE j.id = ANY (
-      due_ids || front_ids || ARRAY(
+      (SELECT due_ids) || front_ids || ARRAY(
         SELECT h.id
-        FROM unnest(keys) AS k
+        FROM unnest((SELECT keys)) AS k
         CROSS JOIN LATERAL (
           SELECT j.id
           FROM rate_limit.jobs AS j
@@ -43,13 +43,13 @@ BEGIN
             AND j.limit_names <@ _pick_jobs.limit_names AND (j.slot_names <@ slot_limit_names) IS NOT FALSE
             AND j.priority >= coalesce(lowest_priority, j.priority)
           ORDER BY j.priority DESC, j.run_at, j.id
-          LIMIT most
+          LIMIT (SELECT most)
         ) AS h
       ))
-      AND j.state IN ('scheduled', 'available') AND j.key = ANY (keys) AND j.run_at <= horizon
-      AND (j.expires_at <= clock) IS NOT TRUE -- Another transaction had locked it when expired jobs were cancelled.
+      AND j.state IN ('scheduled', 'available') AND j.key = ANY ((SELECT keys)::text[]) AND j.run_at <= (SELECT horizon)
+      AND (j.expires_at <= (SELECT clock)) IS NOT TRUE -- Another transaction had locked it when expired jobs were cancelled.
     ORDER BY j.paid_until IS NULL, greatest(j.run_at, clock), j.priority DESC, j.run_at, j.id
-    LIMIT most
+    LIMIT (SELECT most)
     FOR NO KEY UPDATE SKIP LOCKED
   ) AS l;
   IF lowest_id IS NULL AND NOT coalesce((SELECT bool_or(g.has_line) FROM unnest(groups) AS g), false) THEN
@@ -59,9 +59,9 @@ BEGIN
   INTO turn
   FROM rate_limit.jobs AS j
   WHERE j.id = ANY (
-    lowest_id || ARRAY(
+    (SELECT lowest_id) || ARRAY(
       SELECT l.id
-      FROM unnest(groups) AS g
+      FROM unnest((SELECT groups)) AS g
       CROSS JOIN LATERAL (
         SELECT j.id
         FROM rate_limit.jobs AS j
@@ -79,8 +79,9 @@ BEGIN
       ) AS l
       WHERE g.has_line
     ))
-    AND j.state IN ('scheduled', 'available') AND j.key = ANY (keys) AND j.run_at <= horizon AND j.priority < highest
-    AND j.paid_until IS NULL AND (j.expires_at <= clock) IS NOT TRUE
+    AND j.state IN ('scheduled', 'available') AND j.key = ANY ((SELECT keys)::text[]) AND j.run_at <= (SELECT horizon)
+    AND j.priority < (SELECT highest)
+    AND j.paid_until IS NULL AND (j.expires_at <= (SELECT clock)) IS NOT TRUE
   ORDER BY j.priority, j.run_at, j.id
   LIMIT 1
   FOR NO KEY UPDATE SKIP LOCKED;

@@ -21,13 +21,13 @@ BEGIN
         SELECT c.id
         FROM rate_limit.jobs AS c
         WHERE c.queue = queue_name AND c.state = 'cancelled' AND c.paid_until IS NOT NULL
-          AND (c.limit_names <@ _prepare_claim.limit_names OR c.paid_until <= clock)
+          AND (c.limit_names <@ _prepare_claim.limit_names OR c.paid_until <= (SELECT clock))
         LIMIT 100
       ) || ARRAY(
         SELECT p.id
         FROM rate_limit.jobs AS p
         JOIN rate_limit.groups AS g ON g.queue = p.queue AND g.key = p.key
-        WHERE p.queue = queue_name AND p.state = 'available' AND p.paid_until > clock AND g.held_before IS NOT NULL
+        WHERE p.queue = queue_name AND p.state = 'available' AND p.paid_until > (SELECT clock) AND g.held_before IS NOT NULL
           AND p.limit_names <@ _prepare_claim.limit_names
         LIMIT 100
       ))
@@ -42,7 +42,7 @@ BEGIN
   late_ids := ARRAY(
     SELECT j.id
     FROM rate_limit.jobs AS j
-    WHERE j.queue = queue_name AND j.expires_at <= clock AND j.state IN ('scheduled', 'available')
+    WHERE j.queue = (SELECT queue_name) AND j.expires_at <= (SELECT clock) AND j.state IN ('scheduled', 'available')
     ORDER BY j.expires_at
     LIMIT 1000
   );

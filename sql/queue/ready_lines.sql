@@ -12,10 +12,10 @@ BEGIN
   FROM (
     SELECT j.id, j.key
     FROM rate_limit.jobs AS j
-    WHERE j.queue = queue_name AND j.state = 'available' AND j.paid_until <= horizon
+    WHERE j.queue = (SELECT queue_name) AND j.state = 'available' AND j.paid_until <= (SELECT horizon)
       AND j.limit_names <@ _ready_lines.limit_names AND (j.slot_names <@ slot_limit_names) IS NOT FALSE
     ORDER BY j.paid_until
-    LIMIT most
+    LIMIT (SELECT most)
   ) AS f;
   keys := keys || ARRAY(
     SELECT r.key
@@ -35,7 +35,7 @@ BEGIN
             LIMIT 1
           ) AS priority
         FROM rate_limit.groups AS g
-        WHERE g.queue = queue_name AND g.has_line AND g.not_before <= horizon
+        WHERE g.queue = (SELECT queue_name) AND g.has_line AND g.not_before <= (SELECT horizon)
           -- Leaves out lines that have only jobs with unknown limits.
           AND (
             EXISTS (
@@ -51,7 +51,7 @@ BEGIN
             )
           )
         ORDER BY g.not_before
-        LIMIT greatest(most, 20)
+        LIMIT (SELECT greatest(most, 20))
       ) AS l
     ) AS r
     -- The claim removes lines without jobs.

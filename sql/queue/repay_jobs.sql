@@ -15,13 +15,13 @@ BEGIN
   PERFORM rate_limit._lock_buckets(array_agg(i.name || '/started'), array_agg(i.key))
   FROM rate_limit.jobs AS j
   CROSS JOIN LATERAL unnest(j.limit_names, j.limit_keys) AS i (name, key)
-  WHERE j.id = ANY (job_ids);
+  WHERE j.id = ANY ((SELECT job_ids)::bigint[]);
 
   repaid_ids := ARRAY(
     SELECT j.id
     FROM rate_limit.jobs AS j
-    JOIN unnest(groups) AS g ON g.key = j.key
-    WHERE j.id = ANY (job_ids) AND j.paid_until <= horizon
+    JOIN unnest((SELECT groups)) AS g ON g.key = j.key
+    WHERE j.id = ANY ((SELECT job_ids)::bigint[]) AND j.paid_until <= (SELECT horizon)
   );
   PERFORM rate_limit._correct_started(
     array_agg(p.name), array_agg(p.key), array_agg(p.count), array_agg(- p.count), array_agg(p.at), limit_names,
@@ -30,9 +30,9 @@ BEGIN
     SELECT
       j.limit_names[j.paid_item] AS name, j.limit_keys[j.paid_item] AS key, j.counts[j.paid_item] AS count,
       greatest(j.run_at, clock, g.not_before, j.paid_until) AS at, j.paid_until
-    FROM unnest(repaid_ids) AS u (id)
+    FROM unnest((SELECT repaid_ids)) AS u (id)
     JOIN rate_limit.jobs AS j ON j.id = u.id
-    JOIN unnest(groups) AS g ON g.key = j.key
+    JOIN unnest((SELECT groups)) AS g ON g.key = j.key
   ) AS p
   WHERE ((rate_limit._bucket_rows(p.name || '/started', p.key, 1, false, false))[1]).ts < p.paid_until
   HAVING count(*) > 0;

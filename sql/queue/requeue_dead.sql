@@ -51,11 +51,11 @@ BEGIN
   PERFORM rate_limit._lock_buckets(array_agg(i.name), array_agg(i.key))
   FROM rate_limit.jobs AS j
   CROSS JOIN LATERAL unnest(j.limit_names, j.limit_keys) AS i (name, key)
-  WHERE j.id = ANY (dead_ids);
+  WHERE j.id = ANY ((SELECT dead_ids)::bigint[]);
   -- In their order, too, the rows of groups that wait for turns.
   PERFORM rate_limit._await_turns(requeue_dead.queue, array_agg(j.key), array_agg(greatest(rate_limit._clock(), j.not_before)))
   FROM rate_limit.jobs AS j
-  WHERE j.id = ANY (dead_ids) AND j.weight IS NOT NULL
+  WHERE j.id = ANY ((SELECT dead_ids)::bigint[]) AND j.weight IS NOT NULL
   HAVING count(*) > 0;
   FOR nth IN 1 .. cardinality(dead_ids) LOOP
     IF rate_limit._job_requeue(

@@ -36,7 +36,7 @@ BEGIN
     SELECT
       u.name, u.key, sum(u.count) AS total, coalesce(sum(u.count) FILTER (WHERE i.nth > most), 0) AS rest,
       row_number() OVER (ORDER BY u.name COLLATE "C", u.key COLLATE "C") AS nth
-    FROM unnest(ids) WITH ORDINALITY AS i (id, nth)
+    FROM unnest((SELECT ids)) WITH ORDINALITY AS i (id, nth)
     JOIN rate_limit.jobs AS j ON j.id = i.id
     CROSS JOIN LATERAL unnest(j.limit_names, j.limit_keys, j.counts) AS u (name, key, count)
     GROUP BY u.name, u.key
@@ -44,10 +44,10 @@ BEGIN
   ids := ids[:most];
   SELECT array_agg(n.nth::integer ORDER BY i.nth, u.place), array_agg(u.count ORDER BY i.nth, u.place)
   INTO job_buckets, job_counts
-  FROM unnest(ids) WITH ORDINALITY AS i (id, nth)
+  FROM unnest((SELECT ids)) WITH ORDINALITY AS i (id, nth)
   JOIN rate_limit.jobs AS j ON j.id = i.id
   CROSS JOIN LATERAL unnest(j.limit_names, j.limit_keys, j.counts) WITH ORDINALITY AS u (name, key, count, place)
-  JOIN unnest(names, keys) WITH ORDINALITY AS n (name, key, nth) ON n.name = u.name AND n.key = u.key;
+  JOIN unnest((SELECT names), keys) WITH ORDINALITY AS n (name, key, nth) ON n.name = u.name AND n.key = u.key;
   buckets := ARRAY(SELECT generate_series(1, cardinality(names)));
   nothing := array_fill(0.0::double precision, ARRAY[cardinality(names)]);
   takes := cardinality(ids) + has_rest::integer;
@@ -75,7 +75,7 @@ BEGIN
     ARRAY[false, false] || array_fill(true, ARRAY[takes]) || ARRAY[false],
     array_fill(cardinality(names), ARRAY[2]) || ARRAY(
       SELECT cardinality(j.counts)
-      FROM unnest(ids) WITH ORDINALITY AS i (id, nth)
+      FROM unnest((SELECT ids)) WITH ORDINALITY AS i (id, nth)
       JOIN rate_limit.jobs AS j ON j.id = i.id
       ORDER BY i.nth) || array_fill(cardinality(names), ARRAY[1 + has_rest::integer]),
     NULL, NULL);
@@ -88,7 +88,7 @@ BEGIN
           WHEN is_alone THEN decided.decided_at + coalesce(w.wait, 0)
           ELSE least(j.run_at, decided.decided_at + coalesce(w.wait, 0))
         END) OVER (PARTITION BY j.limit_names, j.limit_keys ORDER BY j.id) AS new_run_at
-    FROM unnest(ids, decided.call_waits[3:cardinality(ids) + 2]) AS w (id, wait)
+    FROM unnest((SELECT ids), decided.call_waits[3:cardinality(ids) + 2]) AS w (id, wait)
     JOIN rate_limit.jobs AS j ON j.id = w.id
   ),
   moved AS (

@@ -119,7 +119,7 @@ BEGIN
   );
   PERFORM
   FROM rate_limit.jobs AS j
-  WHERE j.id = ANY (ids[:most])
+  WHERE j.id = ANY ((SELECT ids[:most])::bigint[])
   ORDER BY j.id
   FOR NO KEY UPDATE;
   has_rest := cardinality(ids) > most;

@@ -56,9 +56,9 @@ BEGIN
     INTO stopped_ids, stopped_ats, stopped_keys
     FROM (
       SELECT DISTINCT ON (j.key) j.key, j.id, j.paid_until
-      FROM unnest(pick.job_ids) WITH ORDINALITY AS u (id, nth)
+      FROM unnest((SELECT pick.job_ids)) WITH ORDINALITY AS u (id, nth)
       JOIN rate_limit.jobs AS j ON j.id = u.id
-      WHERE j.paid_until > horizon
+      WHERE j.paid_until > (SELECT horizon)
       ORDER BY j.key, u.nth
     ) AS s;
     groups := ARRAY(SELECT g FROM unnest(groups) AS g WHERE g.key <> ALL (stopped_keys));
@@ -159,7 +159,7 @@ BEGIN
   IF repaid_ids <> '{}' THEN -- Jobs that neither start nor pay again have no payment any more.
     UPDATE rate_limit.jobs AS j
     SET paid_until = NULL, paid_item = NULL
-    WHERE j.id = ANY (repaid_ids) AND j.id <> ALL (started_ids || paid_ids);
+    WHERE j.id = ANY ((SELECT repaid_ids)::bigint[]) AND j.id <> ALL (started_ids || paid_ids);
   END IF;
 END
 $function$;

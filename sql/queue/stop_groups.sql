@@ -14,9 +14,9 @@ SET search_path = pg_catalog, pg_temp
 AS $function$
 DECLARE
   shut_keys CONSTANT text[] := ARRAY(SELECT g.key FROM unnest(groups) AS g WHERE g.not_before > horizon);
-  stopped_keys text[] := ARRAY(SELECT j.key FROM rate_limit.jobs AS j WHERE j.id = ANY (stopped_ids));
+  stopped_keys text[] := ARRAY(SELECT j.key FROM unnest((SELECT stopped_ids)) AS s (id) JOIN rate_limit.jobs AS j ON j.id = s.id);
   left_keys text[]; -- the groups that do not wait for slots any more
-  has_parked boolean;
+  has_parked boolean := false;
 BEGIN
   IF waiting IS NOT NULL THEN
     left_keys := ARRAY(
@@ -27,7 +27,7 @@ BEGIN
     IF left_keys <> '{}' THEN
       UPDATE rate_limit.groups AS g
       SET slot_name = NULL, slot_key = NULL, slot_count = NULL, slot_since = NULL, slot_pause = NULL
-      WHERE g.queue = queue_name AND g.key = ANY (left_keys);
+      WHERE g.queue = queue_name AND g.key = ANY ((SELECT left_keys)::text[]);
     END IF;
     stopped_keys := stopped_keys || ARRAY(SELECT w.key FROM unnest(waiting) AS w);
     UPDATE rate_limit.groups AS g
@@ -52,36 +52,41 @@ BEGIN
       slot_count = w.slot_count,
       slot_since = w.slot_since,
       slot_pause = w.slot_pause
-    FROM unnest(waiting) AS w
+    FROM unnest((SELECT waiting)) AS w
     WHERE g.queue = queue_name AND g.key = w.key;
   END IF;
   IF shut_keys <> '{}' THEN -- All their due jobs: there may be many, and they are in the way of others.
     due_ids := due_ids || ARRAY(
       SELECT j.id
-      FROM rate_limit.jobs AS j
-      WHERE j.queue = queue_name AND j.key = ANY (shut_keys) AND j.state = 'scheduled'
-        AND j.state IN ('scheduled', 'available') AND j.run_at <= horizon AND j.blocked_by IS NULL AND NOT j.awaits_turn
+      FROM unnest((SELECT shut_keys)) AS s (key)
+      JOIN rate_limit.jobs AS j ON j.key = s.key
+      WHERE j.queue = (SELECT queue_name) AND j.state = 'scheduled' AND j.state IN ('scheduled', 'available')
+        AND j.run_at <= (SELECT horizon) AND j.blocked_by IS NULL AND NOT j.awaits_turn
       LIMIT 1000
-      FOR NO KEY UPDATE SKIP LOCKED
+      FOR NO KEY UPDATE OF j SKIP LOCKED
     );
   END IF;
-  UPDATE rate_limit.jobs AS j
-  SET state = 'available'
-  WHERE j.id = ANY (due_ids) AND j.id <> ALL (started_ids) AND j.state = 'scheduled'
-    AND j.key = ANY (shut_keys || stopped_keys);
-  has_parked := FOUND;
-  UPDATE rate_limit.groups AS g
-  SET has_line = true, not_before = s.at, lag = greatest(s.at - j.run_at, 0), refused_job = j.id
-  FROM unnest(stopped_ids, stopped_ats) AS s (id, at)
-  JOIN rate_limit.jobs AS j ON j.id = s.id
-  WHERE g.queue = queue_name AND g.key = j.key;
-  UPDATE rate_limit.groups AS g
-  SET has_line = true
-  WHERE g.queue = queue_name AND g.key = ANY (shut_keys) AND NOT g.has_line;
+  IF shut_keys <> '{}' OR stopped_keys <> '{}' THEN
+    UPDATE rate_limit.jobs AS j
+    SET state = 'available'
+    FROM unnest((SELECT due_ids)) AS d (id)
+    WHERE j.id = d.id AND j.id <> ALL (started_ids) AND j.state = 'scheduled'
+      AND j.key = ANY ((SELECT shut_keys || stopped_keys)::text[]);
+    has_parked := FOUND;
+    UPDATE rate_limit.groups AS g
+    SET has_line = true, not_before = s.at, lag = greatest(s.at - j.run_at, 0), refused_job = j.id
+    FROM unnest((SELECT stopped_ids), stopped_ats) AS s (id, at)
+    JOIN rate_limit.jobs AS j ON j.id = s.id
+    WHERE g.queue = (SELECT queue_name) AND g.key = j.key;
+    UPDATE rate_limit.groups AS g
+    SET has_line = true
+    FROM unnest((SELECT shut_keys)) AS s (key)
+    WHERE g.queue = (SELECT queue_name) AND g.key = s.key AND NOT g.has_line;
+  END IF;
   UPDATE rate_limit.groups AS g
   SET has_line = false, lag = 0
-  FROM unnest(groups) AS o
-  WHERE g.queue = queue_name AND g.key = o.key AND o.has_line AND o.key <> ALL (shut_keys || stopped_keys)
+  FROM unnest((SELECT groups)) AS o
+  WHERE g.queue = (SELECT queue_name) AND g.key = o.key AND o.has_line AND o.key <> ALL (shut_keys || stopped_keys)
     AND NOT EXISTS (
       SELECT
       FROM rate_limit.jobs AS j

@@ -31,14 +31,14 @@ BEGIN
   IF NOT EXISTS (
     SELECT
     FROM rate_limit.turns AS t
-    WHERE t.queue = queue_name AND greatest(t.wanted_at, t.reserved_until) <= soon
+    WHERE t.queue = (SELECT queue_name) AND greatest(t.wanted_at, t.reserved_until) <= (SELECT soon)
   )
     -- Not those that have been late for long: another transaction may have locked them.
     OR EXISTS (
       SELECT
       FROM rate_limit.jobs AS j
-      WHERE j.queue = queue_name AND j.state = 'scheduled' AND j.blocked_by IS NULL AND NOT j.awaits_turn
-        AND j.run_at BETWEEN clock - 10000000 AND clock - 100000
+      WHERE j.queue = (SELECT queue_name) AND j.state = 'scheduled' AND j.blocked_by IS NULL AND NOT j.awaits_turn
+        AND j.run_at BETWEEN (SELECT clock - 10000000) AND (SELECT clock - 100000)
         AND j.limit_names <@ _take_turns.limit_names AND (j.slot_names <@ slot_limit_names) IS NOT FALSE
     )
   THEN
@@ -47,7 +47,7 @@ BEGIN
   keys := ARRAY(
     SELECT t.key
     FROM rate_limit.turns AS t
-    WHERE t.queue = queue_name AND greatest(t.wanted_at, t.reserved_until) <= soon
+    WHERE t.queue = queue_name AND greatest(t.wanted_at, t.reserved_until) <= (SELECT soon)
     ORDER BY greatest(t.wanted_at, t.reserved_until), t.key
     LIMIT 20
     FOR NO KEY UPDATE SKIP LOCKED
@@ -55,9 +55,10 @@ BEGIN
   -- A group that another transaction resumes is locked, and not held for longer than that.
   held_groups := ARRAY(
     SELECT g
-    FROM rate_limit.groups AS g
-    WHERE g.queue = queue_name AND g.key = ANY (keys) AND g.held_until > soon
-    FOR SHARE SKIP LOCKED
+    FROM unnest((SELECT keys)) AS k (key)
+    JOIN rate_limit.groups AS g ON g.queue = queue_name AND g.key = k.key
+    WHERE g.held_until > soon
+    FOR SHARE OF g SKIP LOCKED
   );
   SELECT
     coalesce(array_agg(w.id ORDER BY w.nth_turn, w.place, w.nth) FILTER (WHERE w.is_known), '{}') AS ids,
@@ -70,13 +71,13 @@ BEGIN
       j.id, k.key, k.place, j.nth, j.run_at,
       j.limit_names <@ _take_turns.limit_names AND (j.slot_names <@ slot_limit_names) IS NOT FALSE AS is_known,
       (j.nth - 1) / first_value(j.weight) OVER (PARTITION BY k.place ORDER BY j.nth) AS nth_turn
-    FROM unnest(keys) WITH ORDINALITY AS k (key, place)
+    FROM unnest((SELECT keys)) WITH ORDINALITY AS k (key, place)
     CROSS JOIN LATERAL (
       SELECT
         j.id, j.weight, j.run_at, j.limit_names, j.slot_names,
         row_number() OVER (ORDER BY j.priority DESC, j.run_at, j.id) AS nth
       FROM rate_limit.jobs AS j
-      WHERE j.queue = queue_name AND j.key = k.key AND j.awaits_turn AND j.blocked_by IS NULL AND j.run_at <= soon
+      WHERE j.queue = queue_name AND j.key = k.key AND j.awaits_turn AND j.blocked_by IS NULL AND j.run_at <= (SELECT soon)
       ORDER BY j.priority DESC, j.run_at, j.id
       LIMIT 100
     ) AS j
@@ -86,7 +87,7 @@ BEGIN
 
   WITH items AS (
     SELECT w.key AS job_key, i.name, i.key
-    FROM unnest(work.ids, work.keys) AS w (id, key)
+    FROM unnest((SELECT work.ids), work.keys) AS w (id, key)
     JOIN rate_limit.jobs AS j ON j.id = w.id
     CROSS JOIN LATERAL unnest(j.limit_names, j.limit_keys) AS i (name, key)
   ),
@@ -103,8 +104,9 @@ BEGIN
   JOIN items AS i ON i.name = h.name AND i.key = h.key;
   busy_keys := busy_keys || ARRAY(
     SELECT g.key
-    FROM rate_limit.groups AS g
-    WHERE g.queue = queue_name AND g.key = ANY (keys) AND g.held_until > soon
+    FROM unnest((SELECT keys)) AS k (key)
+    JOIN rate_limit.groups AS g ON g.queue = queue_name AND g.key = k.key
+    WHERE g.held_until > soon
   );
   serving := ARRAY(SELECT k FROM unnest(keys) AS k WHERE k <> ALL (busy_keys || new_keys) AND k = ANY (work.keys));
   IF serving = '{}' THEN -- One at random: another one may fail for long.
@@ -115,7 +117,7 @@ BEGIN
     EXIT WHEN serving = '{}';
     FOR job IN
       SELECT j.*
-      FROM unnest(work.ids, work.keys, work.turns) WITH ORDINALITY AS w (id, key, nth_turn, nth)
+      FROM unnest((SELECT work.ids), work.keys, work.turns) WITH ORDINALITY AS w (id, key, nth_turn, nth)
       JOIN rate_limit.jobs AS j ON j.id = w.id
       WHERE w.nth_turn = turn AND w.key = ANY (serving) AND j.awaits_turn
       ORDER BY w.nth

@@ -46,7 +46,7 @@ BEGIN
     IF keys <> '{}' THEN
       UPDATE rate_limit.groups AS g
       SET not_before = g.held_until, slot_pause = NULL
-      WHERE g.queue = waiting_queue AND g.key = ANY (keys);
+      WHERE g.queue = waiting_queue AND g.key = ANY ((SELECT keys)::text[]);
       PERFORM rate_limit._ring(waiting_queue, clock);
     END IF;
     IF ends_at IS NOT NULL THEN

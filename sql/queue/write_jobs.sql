@@ -49,7 +49,7 @@ BEGIN
     FROM (
       SELECT u.*, sum(u.slot_size) OVER (ORDER BY u.nth)::integer AS last_slot
       FROM unnest(
-        job_keys, job_priorities, job_ats, job_not_befores, job_jitters, job_payloads, job_unique_ids, job_max_attempts,
+        (SELECT job_keys), job_priorities, job_ats, job_not_befores, job_jitters, job_payloads, job_unique_ids, job_max_attempts,
         job_sizes, job_last_items, job_outcomes, job_slot_sizes, job_max_ages, job_weights
       ) WITH ORDINALITY AS u (
         key, priority, run_at, not_before, jitter, payload, unique_id, max_attempts, size, last_item, outcome, slot_size, max_age,

@@ -42,13 +42,16 @@ BEGIN
     IF bucket.ts IS NOT NULL THEN
       -- Another transaction deleted the bucket and created it again after the lookup of shard 0. It may hold the new row of
       -- shard 0 and wait for this row.
-      IF locks AND nth_shard > 0 AND found_rows = '{}' AND EXISTS (
-        SELECT
-        FROM rate_limit.rate_limits AS r
-        WHERE r.name = bucket_name AND r.key = bucket_key AND r.shard = 0)
-      THEN
-        RAISE EXCEPTION 'could not serialize access to a bucket'
-          USING ERRCODE = 'serialization_failure', HINT = 'Retry the transaction.';
+      IF locks AND nth_shard > 0 AND found_rows = '{}' THEN
+        IF EXISTS (
+          SELECT
+          FROM rate_limit.rate_limits AS r
+          WHERE r.name = bucket_name AND r.key = bucket_key AND r.shard = 0
+        )
+        THEN
+          RAISE EXCEPTION 'could not serialize access to a bucket'
+            USING ERRCODE = 'serialization_failure', HINT = 'Retry the transaction.';
+        END IF;
       END IF;
       found_rows := found_rows || bucket;
       last_shard := greatest(last_shard, bucket.shards - 1);

@@ -59,6 +59,7 @@ mod outgoing_refusals;
 mod owners;
 mod peek;
 mod pgbouncer;
+mod planned_once;
 mod privacy;
 mod properties;
 mod prune;

@@ -2,7 +2,7 @@
 
 use std::io::{self, BufRead, BufReader, Read};
 
-use flate2::bufread::MultiGzDecoder;
+use flate2::bufread::GzDecoder;
 use ruzstd::decoding::errors::{FrameDecoderError, ReadFrameHeaderError};
 use ruzstd::decoding::{BlockDecodingStrategy, FrameDecoder};
 
@@ -27,7 +27,7 @@ pub(super) fn decompressed(mut stored: Reader<'_>) -> io::Result<Reader<'_>> {
         )));
     }
     Ok(match head {
-        [0x1f, 0x8b, ..] => Box::new(BufReader::new(Decompressed(MultiGzDecoder::new(stored), "gzip"))),
+        [0x1f, 0x8b, ..] => Box::new(BufReader::new(Decompressed(Gzip(Some(GzDecoder::new(stored))), "gzip"))),
         [0x28, 0xb5, 0x2f, 0xfd, ..] | [0x28, 0xb5, 0x2f] => {
             let zstd = Zstd { source: stored, decoder: FrameDecoder::new() };
             Box::new(BufReader::new(Decompressed(zstd, "zstd")))
@@ -49,6 +49,26 @@ impl<R: Read> Read for Decompressed<R> {
                  {program} -dc FILE | pg-limiter .. -"
             )),
         })
+    }
+}
+
+/// Decompresses all members of a gzip file, which zeros may follow: backups and tapes fill up their blocks.
+struct Gzip<R>(Option<GzDecoder<R>>);
+
+impl<R: BufRead> Read for Gzip<R> {
+    fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
+        while let Some(member) = &mut self.0 {
+            let length = member.read(buffer)?;
+            if length > 0 || buffer.is_empty() {
+                return Ok(length);
+            }
+            let Some(mut source) = self.0.take().map(GzDecoder::into_inner) else { break };
+            while let zeros @ 1.. = source.fill_buf()?.iter().take_while(|byte| **byte == 0).count() {
+                source.consume(zeros);
+            }
+            self.0 = (!source.fill_buf()?.is_empty()).then(|| GzDecoder::new(source));
+        }
+        Ok(0)
     }
 }
 
@@ -111,6 +131,7 @@ mod tests {
         for (bytes, expected) in [
             (&gzip[..], "one\ntwo\n"),
             (&[&gzip[..], gzip].concat(), "one\ntwo\none\ntwo\n"),
+            (&[&gzip[..], &[0; 5], gzip, &[0; 512]].concat(), "one\ntwo\none\ntwo\n"),
             (zstd, "one\ntwo\n"),
             (&[&zstd[..], more, skipped, zstd].concat(), "one\ntwo\nthree\none\ntwo\n"),
             (b"plain\n", "plain\n"),
@@ -120,7 +141,7 @@ mod tests {
         }
         let (last, damaged) = (zstd.len() - 1, &mut zstd.to_owned());
         damaged[last] ^= 1;
-        for bytes in [&damaged[..], &zstd[..last], &more[..12], &gzip[..20]] {
+        for bytes in [&damaged[..], &zstd[..last], &more[..12], &gzip[..20], &[&gzip[..], b"x"].concat()] {
             let error = read(bytes).expect_err("damaged").to_string();
             assert!(error.contains(" file is damaged or cut off"), "{error}: {bytes:?}");
         }

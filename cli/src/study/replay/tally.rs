@@ -12,7 +12,7 @@ use crate::error::Result;
 use crate::study::bad_lines::BadLine;
 use crate::study::plot::SECOND;
 use crate::study::replay::Timed;
-use crate::text::{WIDEST_NAME, aligned, format_micros, grouped, one_line, percent, shortened, shown};
+use crate::text::{WIDEST_NAME, aligned, format_micros, grouped, many, one_line, percent, shortened, shown};
 use crate::{json, output};
 use pg_limiter::{Decision, InvalidCall, Op};
 
@@ -146,8 +146,8 @@ fn key_cells<'k>(keys: impl Iterator<Item = &'k str> + Clone) -> Vec<String> {
 fn totals(tally: &Tally, keys_denied: u64) -> Vec<String> {
     let (requests, keys) = (tally.admitted + tally.denied, tally.rows.len() as u64);
     let mut lines = vec![format!(
-        "{} requests: {} admitted, {} denied ({} %)",
-        grouped(requests),
+        "{}: {} admitted, {} denied ({} %)",
+        many(requests, "request"),
         grouped(tally.admitted),
         grouped(tally.denied),
         percent(tally.denied, requests)
@@ -156,9 +156,9 @@ fn totals(tally: &Tally, keys_denied: u64) -> Vec<String> {
         lines.push(format!("{} of the admitted had to wait first", grouped(tally.reserved)));
     }
     let share = percent(keys_denied, keys);
-    lines.push(format!("{} keys: {} ever denied ({share} %)", grouped(keys), grouped(keys_denied)));
+    lines.push(format!("{}: {} ever denied ({share} %)", many(keys, "key"), grouped(keys_denied)));
     if tally.checks + tally.resets > 0 {
-        lines.push(format!("not counted above: {} checks, {} resets", grouped(tally.checks), grouped(tally.resets)));
+        lines.push(format!("not counted above: {}, {}", many(tally.checks, "check"), many(tally.resets, "reset")));
     }
     for (code, (count, message)) in &tally.impossible {
         let message = shortened(&one_line(message), 300);
