@@ -77,10 +77,12 @@ BEGIN
       queue_name, job_keys[1], job_priorities[1],
       greatest(
         clock + coalesce(taken[2], 0)::bigint + (random() * job_jitters[1])::bigint, job_not_befores[1],
-        CASE
-          WHEN job_not_befores[1] IS NULL AND job_jitters[1] = 0
-          THEN rate_limit._last_time(queue_name, job_keys[1], job_priorities[1], bucket_names, bucket_keys, clock)
-        END),
+        (
+          SELECT l.run_at
+          FROM (SELECT queue_name AS queue, job_keys[1] AS key, clock AS at OFFSET 0) AS a
+          CROSS JOIN LATERAL rate_limit._last_time(a.queue, a.key, job_priorities[1], bucket_names, bucket_keys, a.at) AS l
+          WHERE job_not_befores[1] IS NULL AND job_jitters[1] = 0
+        )),
       job_not_befores[1], nullif(job_jitters[1], 0), job_payloads[1]::jsonb, bucket_names, bucket_keys, item_counts,
       job_max_attempts[1], clock
     )
@@ -91,11 +93,7 @@ BEGIN
         FROM rate_limit.groups AS g
         WHERE g.queue = queue_name AND g.key = j.key AND g.has_line
       ) AS is_behind,
-      EXISTS (
-        SELECT
-        FROM rate_limit.workers AS w
-        WHERE w.queue = queue_name AND w.asleep_until > j.run_at
-      ) AS wakes,
+      EXISTS (SELECT FROM rate_limit.workers AS w WHERE w.queue = queue_name AND w.asleep_until > j.run_at) AS wakes,
       EXISTS (SELECT FROM rate_limit.queues AS q WHERE q.queue = queue_name AND q.draining_at IS NOT NULL) AS is_draining
     INTO job_outcomes, job_ids, job_run_ats, job_waits, is_behind, wakes, is_draining;
     IF wakes THEN

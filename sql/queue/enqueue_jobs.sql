@@ -77,25 +77,26 @@ BEGIN
         ELSE 'denied'
       END AS outcome
     FROM (
-      SELECT u.*, sum(u.size) OVER (ORDER BY u.nth)::integer AS last_item
-      FROM unnest(
-        (SELECT job_keys), job_priorities, job_sizes, job_outcomes, admitted, job_waits, job_unique_ids, job_jitters,
-        job_not_befores, job_max_ages
-      ) WITH ORDINALITY AS u (key, priority, size, outcome, admitted, wait, unique_id, jitter, not_before, max_age, nth)
+      SELECT
+        u.*, queue_name AS queue, clock + coalesce(u.wait, 0) AS ready,
+        CASE WHEN u.not_before IS NULL AND u.jitter = 0 AND job_weights IS NULL THEN u.key END AS line,
+        ARRAY(SELECT bucket_names[b] FROM unnest(item_buckets[u.last_item - u.size + 1:u.last_item]) AS b) AS names,
+        ARRAY(SELECT bucket_keys[b] FROM unnest(item_buckets[u.last_item - u.size + 1:u.last_item]) AS b) AS keys
+      FROM (
+        SELECT u.*, sum(u.size) OVER (ORDER BY u.nth)::integer AS last_item
+        FROM unnest(
+          (SELECT job_keys), job_priorities, job_sizes, job_outcomes, admitted, job_waits, job_unique_ids, job_jitters,
+          job_not_befores, job_max_ages
+        ) WITH ORDINALITY AS u (key, priority, size, outcome, admitted, wait, unique_id, jitter, not_before, max_age, nth)
+      ) AS u
+      OFFSET 0
     ) AS u
+    LEFT JOIN LATERAL rate_limit._last_time(u.queue, u.line, u.priority, u.names, u.keys, u.ready) AS l ON true
     CROSS JOIN LATERAL (
       SELECT
         greatest(clock, u.not_before) + u.max_age AS latest,
         greatest(
-          u.not_before, clock + CASE WHEN job_weights IS NULL THEN coalesce(u.wait, 0) + (random() * u.jitter)::bigint ELSE 0 END,
-          CASE
-            WHEN u.not_before IS NULL AND u.jitter = 0 AND job_weights IS NULL
-            THEN rate_limit._last_time(
-              queue_name, u.key, u.priority,
-              ARRAY(SELECT bucket_names[b] FROM unnest(item_buckets[u.last_item - u.size + 1:u.last_item]) AS b),
-              ARRAY(SELECT bucket_keys[b] FROM unnest(item_buckets[u.last_item - u.size + 1:u.last_item]) AS b),
-              clock + coalesce(u.wait, 0))
-          END
+          u.not_before, l.run_at, CASE WHEN job_weights IS NULL THEN u.ready + (random() * u.jitter)::bigint ELSE clock END
         ) AS slot
     ) AS s
   ) AS o;
@@ -105,6 +106,8 @@ BEGIN
       queue_name, bucket_names, bucket_keys, item_buckets, item_counts, job_sizes, last_items, job_keys, job_payloads,
       job_priorities, job_unique_ids, job_jitters, job_not_befores, job_max_attempts, job_outcomes, slots, clock,
       job_slot_sizes, slot_names, slot_keys, slot_counts, job_max_ages, job_weights);
+    PERFORM rate_limit._await_turns(queue_name, job_keys, slots) WHERE job_weights IS NOT NULL;
+    PERFORM rate_limit._ring(queue_name, (SELECT min(s) FROM unnest(slots) AS s));
   END IF;
   IF array_remove(job_unique_ids, NULL) <> '{}' OR 'late' = ANY (job_outcomes) THEN
     -- Jobs that were not written, because another transaction has written one with their id since, or because they would be too
@@ -157,10 +160,6 @@ BEGIN
         limit_rates, limit_periods, limit_capacities, limit_starts);
       job_waits[other.nth] := greatest(job_run_ats[other.nth] - clock, 0);
     END LOOP;
-  END IF;
-  IF array_remove(slots, NULL) <> '{}' AND NOT only_estimate THEN
-    PERFORM rate_limit._await_turns(queue_name, job_keys, slots) WHERE job_weights IS NOT NULL;
-    PERFORM rate_limit._ring(queue_name, (SELECT min(s) FROM unnest(slots) AS s));
   END IF;
 END
 $function$;

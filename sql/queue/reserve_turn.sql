@@ -19,7 +19,12 @@ BEGIN
   IF job.not_before IS NULL AND job.jitter IS NULL THEN
     -- Only jobs after this time: before it, there may be a million that wait for their turns.
     ready := greatest(
-      ready, rate_limit._last_time(job.queue, job.key, job.priority, job.limit_names, job.limit_keys, ready));
+      ready,
+      (
+        SELECT l.run_at
+        FROM (SELECT job.queue AS queue, job.key AS key, ready AS at OFFSET 0) AS a
+        CROSS JOIN LATERAL rate_limit._last_time(a.queue, a.key, job.priority, job.limit_names, job.limit_keys, a.at) AS l
+      ));
   END IF;
   UPDATE rate_limit.jobs AS j
   SET awaits_turn = false, run_at = ready

@@ -92,7 +92,8 @@ async fn no_statement_is_planned_in_each_call() {
         ("shared_preload_libraries", "pg_stat_statements"),
         ("pg_stat_statements.track", "all"),
         ("pg_stat_statements.track_planning", "on"), // Since PostgreSQL 13.
-        ("autovacuum", "off"),                       // An ANALYZE lets all plans be made again.
+        ("track_functions", "all"),
+        ("autovacuum", "off"), // An ANALYZE lets all plans be made again.
     ];
     let Some(server) = OwnServer::start(&settings).await else {
         return eprintln!("pg_stat_statements is not installed: nothing is tested");
@@ -133,4 +134,7 @@ async fn no_statement_is_planned_in_each_call() {
                      AND query NOT LIKE 'SELECT count(*) FROM rate_limit.jobs %'"; // the test's own
     let planned: Option<String> = sqlx::query_scalar(planned).fetch_one(&server.pool).await.expect("the statements");
     assert_eq!(planned, None);
+    // Inlined into each statement that calls it.
+    assert_eq!(server.count("SELECT count(*) FROM pg_stat_user_functions WHERE funcname = '_last_time'").await, 0);
+    assert!(server.count("SELECT count(*) FROM pg_stat_user_functions WHERE funcname LIKE '\\_enqueue%'").await > 0);
 }
