@@ -28,7 +28,8 @@ pub(super) fn decompressed(mut stored: Reader<'_>) -> io::Result<Reader<'_>> {
     }
     Ok(match head {
         [0x1f, 0x8b, ..] => Box::new(BufReader::new(Decompressed(Gzip(Some(GzDecoder::new(stored))), "gzip"))),
-        [0x28, 0xb5, 0x2f, 0xfd, ..] | [0x28, 0xb5, 0x2f] => {
+        // It may begin with a frame of other data.
+        [0x28, 0xb5, 0x2f, 0xfd, ..] | [0x28, 0xb5, 0x2f] | [0x50..=0x5f, 0x2a, 0x4d, 0x18, ..] => {
             let zstd = Zstd { source: stored, decoder: FrameDecoder::new() };
             Box::new(BufReader::new(Decompressed(zstd, "zstd")))
         }
@@ -134,6 +135,7 @@ mod tests {
             (&[&gzip[..], &[0; 5], gzip, &[0; 512]].concat(), "one\ntwo\none\ntwo\n"),
             (zstd, "one\ntwo\n"),
             (&[&zstd[..], more, skipped, zstd].concat(), "one\ntwo\nthree\none\ntwo\n"),
+            (&[&skipped[..], zstd].concat(), "one\ntwo\n"),
             (b"plain\n", "plain\n"),
             (b"", ""),
         ] {

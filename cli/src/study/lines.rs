@@ -155,7 +155,11 @@ fn records_of_yaml(text: &str) -> Option<String> {
     let lines: Vec<&str> = text.lines().map(str::trim_end).filter(is_content).collect();
     let marks = lines.iter().take_while(|line| **line == "---" || line.starts_with("%YAML")).count();
     let (first, next) = (lines.get(marks).copied().unwrap_or_default(), lines.get(marks + 1).copied());
-    let is_name = |name: &&str| !name.is_empty() && name.chars().all(|c| c.is_ascii_alphanumeric() || c == '_');
+    let is_name = |name: &&str| {
+        !name.is_empty()
+            && name.chars().all(|c| c.is_ascii_alphanumeric() || c == '_')
+            && name.chars().any(|c| c.is_ascii_lowercase())
+    }; // `INFO: ..` is a line of a log.
     let name = |line: &'_ str| {
         let (name, value) = line.strip_prefix("- ").unwrap_or(line).split_once(':')?;
         Some(name.trim_matches('"').to_owned()).filter(|name| {
@@ -216,6 +220,8 @@ mod tests {
             "unix: - - [\nunix: - - [",
             "unix: - - [",
             "ip: ::1 t: [1] a\nip: ::1 t: [2] a",
+            "INFO:     ::1:54321 - \"GET / HTTP/1.1\" 200 OK",
+            "INFO:     ::1 - \"GET\nWARNING:  invalid",
         ] {
             assert_eq!(of_record(head, true), None, "{head:?}");
         }

@@ -166,7 +166,7 @@ async fn the_keys_of_clients_are_those_of_the_web_layer() {
     let database = Database::empty().await;
     let addresses = log(|place| format!("2001:db8::{place} {TAIL}"));
     for (options, keys) in [
-        (&[][..], "1 keys: 1 ever"),
+        (&[][..], "1 key: 1 ever"),
         (&["--ipv6-prefix", "128"], "9 keys: 0 ever"),
         (&["--key", "$remote_addr"], "9 keys: 0 ever"),
     ] {
@@ -215,4 +215,18 @@ async fn requests_without_the_key_are_counted() {
         assert!(counted.stdout.contains("2 keys: "), "{field}: {}{}", counted.stdout, counted.stderr);
         assert!(counted.stderr.contains("3 of 4 requests have no field http_x_forwarded_for"), "{}", counted.stderr);
     }
+    // A client chooses the names of its query, and of headers.
+    let real = "\"headers\": {\"x-forwarded-for\": \"198.51.100.7\"";
+    for more in [
+        format!("\"query\": {{\"x-forwarded-for\": \"192.0.2.9\"}}, {real}}}"),
+        format!("{real}, \"a.x-forwarded-for\": \"192.0.2.9\"}}"),
+    ] {
+        let counted = replay(Some(&database.url), &json(&format!(", {more}")).repeat(9), &behind);
+        let is_listed = counted.stdout.lines().any(|line| line.starts_with("198.51.100.7 "));
+        assert!(is_listed, "{more}: {}{}", counted.stdout, counted.stderr);
+    }
+    let two = json(&format!(", {real}, \"headers.X-Forwarded-For\": \"192.0.2.9\"}}"));
+    replay(None, &two.repeat(3), &behind).refuses(2, &["several fields may be the header http_x_forwarded_for"]);
+    let of_docker = "{\"log\":\"{}\\n\",\"stream\":\"stdout\",\"time\":\"2025-10-10T20:55:36.1Z\"}\n";
+    replay(None, &of_docker.repeat(3), &options[..2]).refuses(2, &["jq -j .log FILE"]);
 }

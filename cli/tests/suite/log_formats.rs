@@ -297,6 +297,10 @@ fn a_field_of_a_json_log_has_one_value() {
         let reason = reason(&format("json"), &line(more));
         assert!(reason.contains(&format!("the field {field} has two values")), "{reason}");
     }
+    for more in [r#", "request": {"uri": "/", "uri": "/b"}"#, r#", "request": {"uri": "/"}, "request.uri": "/b""#] {
+        let reason = reason(&format("json"), &line(more));
+        assert!(reason.contains("uri has two values"), "{reason}");
+    }
     let same = line(r#", "remote_addr": "203.0.113.1""#);
     assert_eq!(format("json").parse(&same).expect("one value").field("remote_addr"), Some("203.0.113.1"));
 }

@@ -256,7 +256,7 @@ async fn replay_decides_on_the_recorded_clock_and_leaves_the_database_as_it_was(
     for line in [
         "5 requests: 3 admitted, 2 denied (40.0 %)",
         "3 keys: 2 ever denied (66.7 %)",
-        "not counted above: 0 checks, 1 resets",
+        "not counted above: 0 checks, 1 reset",
     ] {
         assert!(table.stdout.contains(line), "{}", table.stdout);
     }

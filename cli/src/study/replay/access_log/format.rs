@@ -2,6 +2,7 @@
 //! the fields of a line.
 
 use std::collections::{HashMap, VecDeque};
+use std::fmt::Display;
 use std::str::FromStr;
 use std::sync::LazyLock;
 
@@ -64,7 +65,7 @@ impl LogFormat {
         let object = is_object.then(|| serde_json::from_str::<IgnoredAny>(inner));
         Some(match (object, collected) {
             _ if Event::parse(line).is_ok() => "this is a recorded call: use --events FILE".into(),
-            _ if line.starts_with(r#"{"log":""#) && line.contains(r#","stream":""#) => {
+            _ if is_file_of_docker(line) => {
                 "this is a file of Docker: give the lines that `docker logs CONTAINER` or `jq -j .log FILE` prints"
                     .into()
             }
@@ -329,9 +330,13 @@ pub struct LogLine<'a> {
 
 impl<'a> LogLine<'a> {
     fn of_json(line: &str, renamed: &'a Renamed) -> Result<Self, String> {
-        let Unambiguous(object) =
-            serde_json::from_str(line).map_err(|error| format!("not a JSON object: {}", json_reason(&error)))?;
-        let line = Self { at: 0, fields: fields_of(object), renamed };
+        let no_object = |why: &dyn Display| format!("not a JSON object: {why}");
+        let Unambiguous(value) = serde_json::from_str(line).map_err(|error| no_object(&json_reason(&error)))?;
+        let Value::Object(object) = value else { return Err(no_object(&"it does not begin with {")) };
+        if renamed.is_empty() && is_file_of_docker(line) {
+            return Err("its line is the text of the field log".to_owned());
+        }
+        let line = Self { at: 0, fields: fields_of(object)?, renamed };
         let time = line.meaning("time").filter(|text| !text.is_empty()).ok_or_else(|| {
             format!("no field has the time: name it with --log-format json:time=FIELD; {}", line.has())
         })?;
@@ -359,18 +364,34 @@ impl<'a> LogLine<'a> {
                 self.own("request_uri").or_else(of_request).or_else(|| self.meaning(name))
             }
             "method" => self.meaning(name).or_else(|| self.request().map(|(method, _)| method)),
-            _ => self.meaning(name).or_else(|| self.own(name)).or_else(|| self.header(name.strip_prefix("http_")?)),
+            _ => self
+                .meaning(name)
+                .or_else(|| self.own(name))
+                .or_else(|| self.headers(name.strip_prefix("http_")?).next()),
         }
     }
 
-    /// The value of a header of the request, by its name in lower case with `_` for `-`. JSON logs name its field in many ways.
-    fn header(&self, header: &str) -> Option<&str> {
-        let is_header = |own: &str| {
+    /// The values of a header of the request, by its name in lower case with `_` for `-`. JSON logs name its field in many ways.
+    /// Other objects, such as those of queries and cookies, have names that a client chooses.
+    fn headers<'l>(&'l self, header: &str) -> impl Iterator<Item = &'l str> {
+        let is_header = move |own: &str| {
             let own = own.to_ascii_lowercase().replace('-', "_");
             let (object, name) = own.rsplit_once('.').unwrap_or(("", &own));
-            !object.contains("resp") && name.strip_prefix("request_").unwrap_or(name) == header
+            let is_of_headers = matches!(
+                object.rsplit('.').next(),
+                Some("" | "header" | "headers" | "request_headers" | "req_headers" | "requestheaders")
+            );
+            is_of_headers && !object.contains("resp") && name.strip_prefix("request_").unwrap_or(name) == header
         };
-        self.fields.iter().find(|(own, _)| is_header(own)).map(|(_, value)| &**value)
+        self.fields.iter().filter(move |(own, _)| is_header(own)).map(|(_, value)| &**value)
+    }
+
+    /// Whether the line has several values for a field that is a header of the request.
+    pub(super) fn is_ambiguous(&self, name: &str) -> bool {
+        let has_field = self.renamed.contains_key(name) || self.meaning(name).or_else(|| self.own(name)).is_some();
+        let mut values =
+            name.strip_prefix("http_").filter(|_| !has_field).into_iter().flat_map(|name| self.headers(name));
+        values.next().is_some_and(|first| values.any(|other| other != first))
     }
 
     /// The value of a field by the format's own name.
@@ -410,19 +431,32 @@ impl<'a> LogLine<'a> {
 }
 
 /// The fields of a JSON object and of the objects in it. The names of inner fields follow a dot. Outer fields are first.
-fn fields_of(object: Map<String, Value>) -> Fields<'static> {
+fn fields_of(object: Map<String, Value>) -> Result<Fields<'static>, String> {
     let mut fields = Fields::new();
+    let mut dotted: HashMap<String, String> = HashMap::new();
     let mut objects = VecDeque::from([(String::new(), object)]);
     while let Some((before, object)) = objects.pop_front() {
         for (name, value) in object {
             let name = format!("{before}{name}");
             match value {
                 Value::Object(inner) => objects.push_back((name + ".", inner)),
-                value => fields.extend(text(value).map(|text| (name.into(), text.into()))),
+                value => {
+                    let Some(text) = text(value) else { continue };
+                    let has_dot = name.contains('.');
+                    if has_dot && dotted.insert(name.clone(), text.clone()).is_some_and(|earlier| earlier != text) {
+                        return Err(format!("the field {name} has two values"));
+                    }
+                    fields.push((name.into(), text.into()));
+                }
             }
         }
     }
-    fields
+    Ok(fields)
+}
+
+/// A file in which Docker keeps the lines of a container.
+fn is_file_of_docker(line: &str) -> bool {
+    line.starts_with(r#"{"log":""#) && line.contains(r#","stream":""#)
 }
 
 /// The tool's names, and the fields of formats that have the same meaning, the best first. A dot selects a member of a JSON object.

@@ -2,34 +2,69 @@
 
 use std::fmt::{self, Formatter};
 
-use serde::de::{self, MapAccess, Visitor};
+use serde::de::{self, MapAccess, SeqAccess, Visitor};
 use serde::{Deserialize, Deserializer};
 use serde_json::{Map, Value};
 
-/// A JSON object in which no field has two values. A server that writes a client's text without escapes lets the client add fields.
-#[derive(Default)]
-pub(super) struct Unambiguous(pub(super) Map<String, Value>);
+/// A JSON value in which no field of an object has two values. A server that writes a client's text without escapes lets the client
+/// add fields.
+pub(super) struct Unambiguous(pub(super) Value);
 
 impl<'de> Deserialize<'de> for Unambiguous {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        deserializer.deserialize_map(Self::default())
+        deserializer.deserialize_any(Values)
     }
 }
 
-impl<'de> Visitor<'de> for Unambiguous {
-    type Value = Self;
+struct Values;
+
+impl<'de> Visitor<'de> for Values {
+    type Value = Unambiguous;
 
     fn expecting(&self, f: &mut Formatter<'_>) -> fmt::Result {
-        f.write_str("a JSON object")
+        f.write_str("a JSON value")
     }
 
-    fn visit_map<A: MapAccess<'de>>(mut self, mut fields: A) -> Result<Self, A::Error> {
-        while let Some((name, value)) = fields.next_entry::<String, Value>()? {
-            if self.0.get(&name).is_some_and(|earlier| *earlier != value) {
+    fn visit_map<A: MapAccess<'de>>(self, mut fields: A) -> Result<Unambiguous, A::Error> {
+        let mut object = Map::new();
+        while let Some((name, Unambiguous(value))) = fields.next_entry::<String, Unambiguous>()? {
+            if object.get(&name).is_some_and(|earlier| *earlier != value) {
                 return Err(de::Error::custom(format_args!("the field {name} has two values")));
             }
-            self.0.insert(name, value);
+            object.insert(name, value);
         }
-        Ok(self)
+        Ok(Unambiguous(object.into()))
+    }
+
+    fn visit_seq<A: SeqAccess<'de>>(self, mut items: A) -> Result<Unambiguous, A::Error> {
+        let mut array = Vec::new();
+        while let Some(Unambiguous(item)) = items.next_element()? {
+            array.push(item);
+        }
+        Ok(Unambiguous(array.into()))
+    }
+
+    fn visit_bool<E>(self, value: bool) -> Result<Unambiguous, E> {
+        Ok(Unambiguous(value.into()))
+    }
+
+    fn visit_i64<E>(self, value: i64) -> Result<Unambiguous, E> {
+        Ok(Unambiguous(value.into()))
+    }
+
+    fn visit_u64<E>(self, value: u64) -> Result<Unambiguous, E> {
+        Ok(Unambiguous(value.into()))
+    }
+
+    fn visit_f64<E>(self, value: f64) -> Result<Unambiguous, E> {
+        Ok(Unambiguous(value.into()))
+    }
+
+    fn visit_str<E>(self, value: &str) -> Result<Unambiguous, E> {
+        Ok(Unambiguous(value.into()))
+    }
+
+    fn visit_unit<E>(self) -> Result<Unambiguous, E> {
+        Ok(Unambiguous(Value::Null))
     }
 }

@@ -124,6 +124,12 @@ impl LogKey {
 
     /// The key of a request, or `None` if the line has no such field. Returns the reason if the field is no key.
     pub(crate) fn of(&self, line: &LogLine<'_>) -> Result<Option<String>, String> {
+        let field = if self.field == CLIENT { self.header_field() } else { self.field.clone() };
+        if line.is_ambiguous(&field) {
+            return Err(format!(
+                "several fields may be the header {field}: name one with --log-format json:{field}=FIELD"
+            ));
+        }
         match self.field.strip_prefix('$') {
             Some(own) => return Ok(line.own(own).map(stored)),
             None if self.field != CLIENT => return Ok(line.field(&self.field).map(stored)),

@@ -88,10 +88,17 @@ impl Pattern {
         }
         let pattern = Self { pieces: merged, goes_on };
         let has_no_zone = |form: &TimeForm| matches!(form, TimeForm::Strftime(format) if !format.contains("%z") && !format.contains("%s"));
+        let has_half_a_day = |form: &TimeForm| {
+            matches!(form, TimeForm::Strftime(format)
+            if (format.contains("%I") || format.contains("%l")) && !format.contains("%p") && !format.contains("%P"))
+        };
         let times: Vec<&Field> = pattern.fields().filter(|field| matches!(field.kind, Kind::Time(_))).collect();
         match times[..] {
             [Field { kind: Kind::Time(form), .. }] if has_no_zone(form) => {
                 Err("its time has no zone: let the server write it, as %{%z}t for Apache does".to_owned())
+            }
+            [Field { kind: Kind::Time(form), .. }] if has_half_a_day(form) => {
+                Err("its hours go to 12, and AM or PM is missing: let the server write %H instead".to_owned())
             }
             [_] => Ok(pattern),
             [] => Err("it has no time: add $time_local, or %t for Apache".to_owned()),
