@@ -20,7 +20,7 @@ use crate::observability::{Answered, CallSpan, lost_lease};
 ///         // .. run the report ..
 ///         lease.release().await?;
 ///     }
-///     Err(decision) => println!("a slot is free in {:?} at the latest", decision.retry_after()),
+///     Err(decision) => println!("a lease ends in {:?}, unless it is renewed", decision.retry_after()),
 /// }
 /// # Ok(()) }
 /// ```
@@ -32,8 +32,8 @@ pub struct Acquired {
 }
 
 impl Acquired {
-    /// Returns the decision. The `retry_after` of a denial is the time after which the slots are free at the latest; a holder
-    /// may release them sooner.
+    /// Returns the decision. The `retry_after` of a denial is the time until so many leases end that the slots are free, unless
+    /// they are renewed; a holder may release them sooner.
     pub const fn decision(&self) -> &Decision {
         &self.decision
     }

@@ -66,7 +66,7 @@ async fn a_second_command_is_refused_or_waits() {
     let second = start(&database, &["--slots", "1"], &["true"]);
     let (code_of_second, said) = code(second);
     assert_eq!(code_of_second, Some(125));
-    assert!(said.contains("no slot of \"job\" is free, but in "), "{said}");
+    assert!(said.contains("no slot of \"job\" for \"k\" is free: a lease ends in "), "{said}");
     let waiting = start(&database, &["--slots", "1", "--wait", "10m"], &["sh", "-c", "exit 3"]);
     tokio::time::sleep(Duration::from_millis(500)).await;
     signal(first.id(), "TERM");

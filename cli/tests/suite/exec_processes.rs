@@ -256,7 +256,7 @@ async fn exit_codes_of_the_tool_can_be_set() {
     run(&[&slots[..], &["--count", "2"]].concat(), &["true"]).refuses(101, &["the count 2"]);
     let held = Run::start(&database, &[], "sleep 3001");
     until_sql(&database.pool, HELD).await;
-    run(&slots, &["true"]).refuses(0, &["no slot of \"job\" is free"]);
+    run(&slots, &["true"]).refuses(0, &["no slot of \"job\" for \"k\" is free"]);
     signal(held.tool.id(), "TERM");
     held.ends(143);
     for wrong in ["no-slot", "no-slot=256", "other=1"] {

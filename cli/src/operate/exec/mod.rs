@@ -52,9 +52,14 @@ async fn hold(args: &ExecArgs, database: Database) -> Result<Outcome> {
         Outcome::Code(code) => code != 0,
         Outcome::Failure(failure) => failure == Failure::NotStarted,
     };
-    let names = args.names();
+    let (names, was_held) = (args.names(), !lease.ends_in().is_zero());
     match release(&limiter, args, lease, if failed { &names[..1] } else { &[] }).await {
         Ok(true) => {}
+        Ok(false) if was_held => {
+            let token =
+                if failed && args.once_every.is_some() { ", and the token of the window stays spent" } else { "" };
+            output::note(format!("the command has ended, and its lease ended before the slots were released{token}"));
+        }
         Ok(false) => output::note("the lease was lost while the command ran: others may have held its slots"),
         Err(error) => output::note(format!("the slots are not released, and free when the lease ends: {error}")),
     }
@@ -114,9 +119,11 @@ async fn acquire(limiter: &Limiter, args: &ExecArgs, signals: &mut Signals) -> R
             let free = match args.once_every {
                 // The wait is that of the window, which may be longer.
                 Some(_) => ": it runs elsewhere, or the lease of a run that was cut off has not ended".to_owned(),
-                None => format!(", but in {} at the latest", text::wait(retry_after)),
+                None => format!(": a lease ends in {}, unless it is renewed", text::wait(retry_after)),
             };
-            output::note(format!("no slot of \"{}\" is free{free}", args.name));
+            let key =
+                if args.key.is_empty() { String::new() } else { format!(" for \"{}\"", text::escaped(&args.key)) };
+            output::note(format!("no slot of \"{}\"{key} is free{free}", args.name));
             return Ok(Err(Outcome::Failure(Failure::NoSlot)));
         }
         if !has_waited {
