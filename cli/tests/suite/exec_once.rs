@@ -79,7 +79,7 @@ async fn a_job_that_fails_may_be_tried_again_so_many_times() {
     assert_eq!(run(&database, &twice, "exit 7").code, Some(7));
     assert_eq!(run(&database, &twice, "kill -9 $$").code, Some(137));
     let over = run(&database, &twice, "true");
-    over.refuses(122, &["\"nightly\" has failed in all of its 2 attempts in this window"]);
+    over.refuses(122, &["\"nightly\" has used all of its 2 attempts in this window"]);
     assert_eq!(run(&database, &["--attempts", "3"], "exit 7").code, Some(7));
     run(&database, &["--attempts", "3"], "true").refuses(122, &["all of its 3 attempts"]);
     database.execute("SELECT rate_limit.reset('nightly.attempts', '')").await;
@@ -87,7 +87,7 @@ async fn a_job_that_fails_may_be_tried_again_so_many_times() {
     run(&database, &twice, "true").refuses(123, &["was run"]);
     database.execute("SELECT rate_limit.reset('nightly.attempts', ''), rate_limit.reset('nightly.run', '')").await;
     assert_eq!(run(&database, &["--attempts", "1"], "exit 7").code, Some(7));
-    run(&database, &["--attempts", "1"], "true").refuses(122, &["\"nightly\" has failed in its only attempt in this"]);
+    run(&database, &["--attempts", "1"], "true").refuses(122, &["\"nightly\" has used its only attempt in this"]);
     database.execute("SELECT rate_limit.reset('nightly.attempts', '')").await;
     // A command that cannot be started has failed.
     let args = [&["exec"], &ONCE[..], &["nightly", "other", "--", "/nonexistent"]].concat();

@@ -75,7 +75,15 @@ async fn every_page_shows_what_the_database_has() {
     assert!(page.contains("1 of 201 lines cannot be read") && page.contains("200 calls offered"), "{page}");
     assert!(!page.contains("\\n"), "{page}");
     assert_eq!((ui.get("/nothing").await.0, ui.get("/job?id=99").await.0), (404, 404));
-    for path in ["/job", "/job?id=x", "/limit", "/key?key=&key=a", "/key?key=%00"] {
+    for path in [
+        "/job",
+        "/job?id=x",
+        "/limit",
+        "/key?key=&key=a",
+        "/key?key=%00",
+        "/queue?queue=%00",
+        "/queue?queue=a&after=%00",
+    ] {
         let (code, page) = ui.get(path).await;
         assert!(
             code == 400 && page.contains("This cannot be done") && page.contains("Sections"),

@@ -18,7 +18,7 @@ use pg_limiter::{Calendar, Call, Item, LeaseId, Limit, Limits};
 pub(crate) const EXEC_EXIT_CODES: &str = "\
 Exit codes:
   the code of the command; 128 and the number of the signal if a signal ended it; otherwise
-  122  attempts     --once-every: all attempts of this window have failed
+  122  attempts     --once-every: no attempt is left in this window
   123  done         --once-every: the command was run in this window, or the outcome of its run is not known
   124  lost         the lease was lost, and the command was stopped
   125  no-slot      no slot was free in time (--wait): the command runs elsewhere

@@ -154,7 +154,7 @@ fn over(args: &ExecArgs, denied: &Decision) -> Option<Outcome> {
             1 => "its only attempt".to_owned(),
             attempts => format!("all of its {attempts} attempts"),
         };
-        (Failure::Attempts, format!("has failed in {attempts} in this window"))
+        (Failure::Attempts, format!("has used {attempts} in this window"))
     };
     output::note(format!("\"{}\" {why}; the next window begins in {next}", args.name));
     Some(Outcome::Failure(failure))

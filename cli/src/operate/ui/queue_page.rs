@@ -39,6 +39,9 @@ pub(super) struct Wanted {
 pub(super) async fn queues(State(app): Shared, Query(wanted): Query<Wanted>) -> Result<Page, PageError> {
     let queues = app.live.queues().await?;
     let queue = wanted.queue.or_else(|| queues.first().map(|queue| queue.queue.clone()));
+    if [&queue, &wanted.after].into_iter().flatten().any(|text| text.contains('\0')) {
+        return Err(PageError::invalid("no queue and no group has a NUL character"));
+    }
     let state = wanted.state.as_deref().map(str::parse::<JobState>).transpose();
     let state = state.map_err(|error| PageError::invalid(error.to_string()))?;
     let page = wanted.page.as_deref().unwrap_or("0");
@@ -87,7 +90,7 @@ fn list(queues: &[QueueView], here: Option<&str>, of_state: Option<JobState>) ->
             let current = is_here && of_state.is_some_and(|of| of.as_str() == *state);
             let count = html! {
                 @if jobs.number == 0 { span class="zero" { "0" } }
-                @else { a class=[(*state == "dead").then_some("bad")] href=(jobs_url(queue, state, 0)) aria-current=[current.then_some("true")] { (jobs) span class="hide" { " " (state) " jobs of " (queue) } } }
+                @else { a class=[(*state == "dead").then_some("bad")] href=(jobs_url(queue, state, 0)) aria-current=[current.then_some("true")] { (jobs) span class="hide" { " " (state) " jobs of " (text::escaped(queue)) } } }
             };
             (*state, "number", count)
         });
