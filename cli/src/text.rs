@@ -106,13 +106,24 @@ pub(super) fn message(text: &str) -> String {
     escape(text, |c| c == '\n' || is_plain(c))
 }
 
-/// Shortens a name or a key to a cell of at most `width` columns. Blanks at its ends are escaped, too.
+/// Shortens a name or a key to a cell of at most `width` columns: in the middle, because names often differ at their ends, and not
+/// within an escape. Blanks at its ends are escaped, too.
 pub(super) fn shown(text: &str, width: usize) -> String {
-    let inner = text.trim_matches(' ');
-    let start = text.len() - text.trim_start_matches(' ').len();
-    let blanks = |number: usize| "\\u{20}".repeat(number);
-    let text = format!("{}{}{}", blanks(start), escaped(inner), blanks(text.len() - inner.len() - start));
-    shortened(&text, width)
+    let (start, end) = (text.len() - text.trim_start_matches(' ').len(), text.trim_end_matches(' ').len());
+    let cell = |(place, c): (usize, char)| {
+        if place < start || place >= end { "\\u{20}".to_owned() } else { escaped(c.encode_utf8(&mut [0; 4])) }
+    };
+    let cells: Vec<String> = text.char_indices().map(cell).collect();
+    if cells.iter().map(|cell| columns(cell)).sum::<usize>() <= width {
+        return cells.concat();
+    }
+    let fit = |cells: &mut dyn Iterator<Item = &String>, mut room: usize| {
+        let fits = |cell: &&String| room.checked_sub(columns(cell)).map(|left| room = left).is_some();
+        cells.take_while(fits).count()
+    };
+    let room = width.saturating_sub(1);
+    let (head, tail) = (fit(&mut cells.iter(), room - room / 2), fit(&mut cells.iter().rev(), room / 2));
+    format!("{}…{}", cells[..head].concat(), cells[cells.len() - tail..].concat())
 }
 
 /// Shortens a text to at most `width` columns. Characters that are not plain count as their escapes.
@@ -241,6 +252,8 @@ mod tests {
     fn keys_that_differ_look_different() {
         let keys = "a\u{fffd}b|a\u{1}b|a\u{2}b|a\\u{1}b|ab|a b|a\u{a0}b|ab | ab|a\u{200b}b|a\nb|a\\nb|\u{e9}|e\u{301}";
         let keys: Vec<&str> = keys.split('|').collect();
+        assert_eq!(shown(&format!("tenant-{}", "0".repeat(40) + "\u{1b}B"), 17), "tenant-0…0\\u{1b}B");
+        assert_eq!(shown("a\u{1b}\u{1b}\u{1b}b", 9), "a…b", "not within an escape");
         let looks: HashSet<String> = keys.iter().map(|key| shown(key, 40)).collect();
         assert_eq!(looks.len(), keys.len(), "{looks:?}");
     }
@@ -249,7 +262,7 @@ mod tests {
     fn width_is_that_of_the_terminal() {
         assert_eq!(
             [shown("abcdef", 4), shown("abcd", 4), shown("キーキー", 5), shown("  ", 20)],
-            ["abc…", "abcd", "キー…", "\\u{20}\\u{20}"]
+            ["ab…f", "abcd", "キ…ー", "\\u{20}\\u{20}"]
         );
         assert_eq!([columns("abc"), columns("キー"), columns("é")], [3, 4, 1]);
     }

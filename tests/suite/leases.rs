@@ -352,7 +352,8 @@ async fn a_call_that_is_dropped_while_it_waits_for_a_row_leaves_no_slot_taken() 
             tokio::time::sleep(Duration::from_millis(50)).await;
             until_free(&limiter, "slots", 2.0).await;
             assert!(lease.release().await.expect("released"));
-            assert_eq!(free(&limiter, "slots").await, 3.0, "{isolation:?}, {connections:?}");
+            // On a busy machine, a call is decided only now. A slot that its release has overtaken would stay taken.
+            until_free(&limiter, "slots", 3.0).await;
         }
     }
 }

@@ -12,7 +12,6 @@ use pg_limiter::testing::{TestClock, TestClockError};
 use pg_limiter::{Calendar, Call, DenialMemory, Item, Limit, Limiter, LimiterConfig, Limits, Schema};
 
 use crate::queue::{quick, until_in_state};
-use crate::support::gate::until_waiting;
 use crate::support::other_role::OtherRole;
 use crate::support::{Database, process, scheduled, server_config};
 
@@ -275,7 +274,12 @@ async fn an_advance_during_a_claim_loses_no_job() {
         let queue = queue.clone();
         async move { until_in_state(&queue, JobState::Done, 1).await }
     }));
-    until_waiting(&database, 1).await;
+    let waiting = "SELECT count(*) FROM pg_locks WHERE locktype = 'advisory' AND NOT granted AND database = \
+                   (SELECT oid FROM pg_database WHERE datname = current_database())";
+    // Not any wait: the walk over changed limits and the claim may wait for each other for a moment.
+    while sqlx::query_scalar::<_, i64>(waiting).fetch_one(&database.pool).await.expect("a count") == 0 {
+        tokio::time::sleep(Duration::from_millis(5)).await;
+    }
     clock.advance(HOUR - MINUTE).await.expect("advance");
     database.execute("SELECT setval('rate_limit._test_clock', 1)").await; // As if only this process had advanced.
     holder.rollback().await.expect("rollback");

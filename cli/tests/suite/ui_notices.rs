@@ -98,6 +98,7 @@ async fn queues_and_groups_are_paused_and_resumed_and_dead_jobs_requeued_on_the_
     assert!(done("/queue/pause", &of_queue, "No job starts").await.contains("This queue is paused since"));
     assert!(done("/queue/drain", &of_queue, "takes no new jobs").await.contains("This queue is draining since"));
     let page = done("/queue/resume", &of_queue, "The queue starts its jobs again").await;
+    assert!(!ui.get("/queue?queue=other&done=paused").await.1.contains("notice good"), "it was resumed since");
     assert!(!page.contains("This queue is"), "{page}");
     assert_eq!(ui.post("/queue/resume", &of_queue, &[]).await.0, 400);
     for (path, fields) in [("/group/requeue", &of_group[..]), ("/queue/requeue", &of_queue)] {

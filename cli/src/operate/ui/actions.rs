@@ -69,7 +69,7 @@ pub(super) async fn reset(State(app): Shared, Form(of): Form<Fields>) -> Changed
     // Removing a row does not depend on the limit.
     let any = Limit::token_bucket(1, Duration::from_secs(1)).build().map_err(CliError::usage)?;
     limiter.reset(Item::new((&*of.limit, any), &*key)).await?;
-    Ok(app.done.add(&key_url(&app, &key), "reset", "The bucket is reset: it is full."))
+    Ok(app.done.add(&key_url(&app, &key), "reset", "The bucket has no row any more: it is full."))
 }
 
 pub(super) async fn credit(State(app): Shared, Form(of): Form<Fields>) -> Changed {

@@ -81,8 +81,8 @@ impl Keys {
 const SHOWN_FOR: Duration = Duration::from_secs(60);
 const MOST: usize = 100;
 
-/// The changes that were just made: when, the links that show them, and what the links say. A link cannot show a change that was
-/// not made.
+/// The last change of each page, if it was just made: when, the link that shows it, and what that says. A link cannot show a change
+/// that was not made, or that another one has followed.
 #[derive(Debug, Default)]
 pub(super) struct Done(Mutex<VecDeque<(Instant, String, &'static str)>>);
 
@@ -92,6 +92,8 @@ impl Done {
         let link = format!("{url}&done={change}");
         let to = Redirect::to(&link);
         let mut changes = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let page = format!("{url}&done=");
+        changes.retain(|(_, made, _)| !made.starts_with(&page));
         changes.push_front((Instant::now(), link, says));
         changes.truncate(MOST);
         to
