@@ -180,6 +180,7 @@ fn a_format_that_cannot_divide_lines_is_rejected() {
         ("%h %Z %t", "%Z is unknown"),
         ("%t %{Referer", "is no directive"),
         ("%h %{soon}t", "no format of a time"),
+        ("%h [%{%d/%b/%Y %I:%M:%S %z}t] \"%r\"", "AM or PM is missing"),
         ("json:when=ts", "\"when\" is none of the names time, "),
         ("json:time", "is not NAME=FIELD"),
     ] {
