@@ -93,8 +93,7 @@ async fn decisions_that_were_returned_survive_a_crash() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_decision_whose_session_ended_before_the_flush_has_an_unknown_outcome() {
     let mut config = server_config();
-    config.settings.push(("wal_writer_delay".into(), "10s".into()));
-    config.settings.push(("wal_writer_flush_after".into(), "1GB".into()));
+    config.settings.push(("autovacuum".into(), "off".into())); // It flushes when it commits.
     let server = tokio::task::spawn_blocking(move || Server::start(&config)).await.expect("a task").expect("a server");
     let pool = PgPool::connect(&server.url("postgres")).await.expect("connect");
     pg_limiter::migrate::migrate(&pool).await.expect("migrate");
@@ -107,6 +106,7 @@ async fn a_decision_whose_session_ended_before_the_flush_has_an_unknown_outcome(
         proxy.put(Fault::once(Point::Statement, Way::Before(payload("conflict"))));
         assert!(limiter.limit(("a", "k")).await.expect("a decision").is_allowed());
         let before = left(&pool).await;
+        stop_the_wal_writer(&pool).await;
         // Long enough for idle connections to be checked meanwhile.
         proxy.put(Fault::once(Point::Statement, Way::Late(Duration::from_secs(4))));
         let (statements, crashing) = (proxy.count(|seen| &seen.statements), pool.clone());
@@ -123,6 +123,15 @@ async fn a_decision_whose_session_ended_before_the_flush_has_an_unknown_outcome(
         assert!(matches!(answer, Err(Error::OutcomeUnknown { .. })), "{isolation:?}: {answer:?}");
         assert_eq!(left(&pool).await, before, "{isolation:?}: the crash came too late to lose anything");
     }
+}
+
+/// Nothing flushes now but a session that waits for it. A longer `wal_writer_delay` is not enough: a commit wakes the WAL
+/// writer once a page is full. The server ends a stopped process 5 s after a crash.
+async fn stop_the_wal_writer(pool: &PgPool) {
+    let sql = "SELECT pid FROM pg_stat_activity WHERE backend_type = 'walwriter'";
+    let pid: i32 = sqlx::query_scalar(sql).fetch_one(pool).await.expect("the WAL writer");
+    let stop = format!("COPY (SELECT) TO PROGRAM 'kill -STOP {pid}'");
+    sqlx::raw_sql(AssertSqlSafe(stop)).execute(pool).await.expect("a stopped WAL writer");
 }
 
 /// The balance in the table.
