@@ -116,9 +116,6 @@ async fn a_decision_whose_session_ended_before_the_flush_has_an_unknown_outcome(
         }
         let kill = "COPY (SELECT) TO PROGRAM 'kill -9 $PPID'";
         let _ = sqlx::raw_sql(kill).execute(&crashing).await; // This connection is lost, too.
-        while sqlx::query("SELECT").execute(&pool).await.is_err() {
-            tokio::time::sleep(Duration::from_millis(50)).await;
-        }
         let answer = call.await.expect("a task");
         assert!(matches!(answer, Err(Error::OutcomeUnknown { .. })), "{isolation:?}: {answer:?}");
         assert_eq!(left(&pool).await, before, "{isolation:?}: the crash came too late to lose anything");
@@ -130,12 +127,17 @@ async fn a_decision_whose_session_ended_before_the_flush_has_an_unknown_outcome(
 async fn stop_the_wal_writer(pool: &PgPool) {
     let sql = "SELECT pid FROM pg_stat_activity WHERE backend_type = 'walwriter'";
     let pid: i32 = sqlx::query_scalar(sql).fetch_one(pool).await.expect("the WAL writer");
-    let stop = format!("COPY (SELECT) TO PROGRAM 'kill -STOP {pid}'");
+    let stop = format!("COPY (SELECT) TO PROGRAM 'cat; kill -STOP {pid}'");
     sqlx::raw_sql(AssertSqlSafe(stop)).execute(pool).await.expect("a stopped WAL writer");
 }
 
-/// The balance in the table.
+/// The balance in the table, once the server answers.
 async fn left(pool: &PgPool) -> f64 {
     let sql = "SELECT value FROM rate_limit.rate_limits WHERE name = 'a' AND key = 'k'";
-    sqlx::query_scalar(sql).fetch_one(pool).await.unwrap_or(f64::NAN)
+    loop {
+        match sqlx::query_scalar(sql).fetch_one(pool).await {
+            Ok(value) => return value,
+            Err(_) => tokio::time::sleep(Duration::from_millis(50)).await,
+        }
+    }
 }
