@@ -24,3 +24,18 @@ AS $function$
     ELSE 'a number from 1e-6 to 1e13'
   END
 $function$;
+
+-- Returns the largest rounding error of a balance, in tokens. Inlined.
+CREATE OR REPLACE FUNCTION rate_limit._tolerance(capacity double precision, balance double precision) RETURNS double precision
+LANGUAGE sql IMMUTABLE PARALLEL SAFE
+AS $function$
+  SELECT 1e-9 + 1e-14 * greatest(capacity, abs(balance))
+$function$;
+
+-- Returns how far a reservation of `count` tokens may take a balance below 0. Beyond 1e13 tokens, and a billion times a count
+-- that is no whole number, the count would be rounded. Inlined.
+CREATE OR REPLACE FUNCTION rate_limit._most_debt(max_reserved double precision, count double precision) RETURNS double precision
+LANGUAGE sql IMMUTABLE PARALLEL SAFE
+AS $function$
+  SELECT least(max_reserved, 1e13, CASE WHEN count <> pg_catalog.floor(count) THEN count * 1e9 END)
+$function$;

@@ -59,7 +59,7 @@ BEGIN
     RAISE EXCEPTION 'the limit "%" has the unknown kind "%"', bucket.name, kind
       USING ERRCODE = 'invalid_parameter_value', HINT = 'Call _validate.';
   END IF;
-  tolerance := 1e-9 + 1e-14 * greatest(capacity, abs(balance));
+  tolerance := rate_limit._tolerance(capacity, balance);
   remaining := taken.remaining;
   is_allowed := true;
   IF max_reserved < 0 AND (reserves OR op NOT IN ('limit', 'check')) THEN
@@ -77,8 +77,8 @@ BEGIN
     END IF;
     IF max_reserved < 0 THEN
       least_balance := - max_reserved;
-    ELSIF reserves THEN -- Beyond these debts, the count would be rounded.
-      least_balance := - least(max_reserved, 1e13, CASE WHEN count <> floor(count) THEN count * 1e9 END);
+    ELSIF reserves THEN
+      least_balance := - rate_limit._most_debt(max_reserved, count);
     END IF;
     slack := tolerance + 1e-14 * greatest(- least_balance, 0);
     IF count > capacity - least_balance + slack THEN

@@ -27,6 +27,18 @@ AS $function$
   SELECT pg_catalog.ceil(missing * period / rate - least(0.001, tolerance / 2 * period / rate))
 $function$;
 
+-- Returns the microseconds until the tokens of a reservation arrive; NULL if they have. It took `count` and left `balance`.
+CREATE OR REPLACE FUNCTION rate_limit._token_bucket_reserved(
+  balance double precision, count double precision, rate double precision, period double precision, capacity double precision
+) RETURNS bigint LANGUAGE sql IMMUTABLE PARALLEL SAFE
+AS $function$
+  SELECT CASE
+    WHEN balance < - rate_limit._tolerance(capacity, balance + count)
+    THEN least(
+      rate_limit._token_bucket_wait(- balance, rate_limit._tolerance(capacity, balance + count), rate, period), 1e18)::bigint
+  END
+$function$;
+
 -- Takes `amount` from one row of a bucket of so many shards, if the row covers it and the call has not waited for it. Returns
 -- the row's balance, NULL if nothing was taken.
 CREATE OR REPLACE FUNCTION rate_limit._update_token_bucket(

@@ -36,77 +36,75 @@ SET enable_nestloop = on SET enable_sort = on SET jit = off
 AS $function$
 #variable_conflict use_variable
 DECLARE
-  clock bigint;
-  taken double precision[];
-  is_behind boolean; -- whether the group has a line
+  capacity CONSTANT double precision := coalesce(limit_capacities[1], limit_rates[1]); -- of the first limit
   wakes boolean; -- whether a worker sleeps until after the job's time
-  is_draining boolean; -- the queue takes no new jobs
+  is_late boolean; -- NULL: it has taken no tokens
 BEGIN
-  IF NOT coalesce(
-    cardinality(job_keys) = ALL (ARRAY[
-      cardinality(job_sizes), cardinality(job_payloads), cardinality(job_priorities), cardinality(job_unique_ids),
-      cardinality(job_jitters), cardinality(job_not_befores), cardinality(job_max_attempts),
-      coalesce(cardinality(job_max_ages), cardinality(job_keys)), coalesce(cardinality(job_weights), cardinality(job_keys))
-    ]), false)
-  THEN
-    RAISE EXCEPTION 'the arrays for % jobs differ in length', cardinality(job_keys)
-      USING ERRCODE = 'invalid_parameter_value', HINT = 'Give one element for each job.';
-  END IF;
-
-  -- The most common call, one job with one token bucket: few expressions, because PL/pgSQL sets up each one in each transaction.
+  -- The most common call, one job with a token bucket that covers it or lets it wait: one statement, because PL/pgSQL sets up
+  -- each expression in each transaction. It takes from the newest version of the row only, so it sees all earlier jobs.
   IF cardinality(job_keys) = 1 AND cardinality(bucket_names) = 1 AND cardinality(item_buckets) = 1
-    AND limit_kinds[1] = 'token_bucket' AND coalesce(limit_shards[1], 1) = 1 AND NOT only_estimate
-    AND job_slot_sizes IS NULL AND job_max_ages IS NULL AND job_weights IS NULL AND job_unique_ids[1] IS NULL
+    AND limit_kinds[1] = 'token_bucket' AND coalesce(limit_shards[1], 1) = 1 AND NOT only_estimate AND job_slot_sizes IS NULL
+    AND job_max_ages IS NULL AND job_weights IS NULL AND job_unique_ids[1] IS NULL AND NOT rate_limit._is_distributed()
     AND (job_not_befores[1] < rate_limit._clock() - 1000000) IS NOT TRUE
+    AND (limit_max_reserved[1] BETWEEN 0 AND 1e13) IS NOT FALSE
   THEN
-    taken := rate_limit._decide_one(
-      bucket_names[1], bucket_keys[1], 'token_bucket', limit_rates[1], limit_periods[1],
-      coalesce(limit_capacities[1], limit_rates[1]), limit_max_reserved[1], NULL, 1, 1, item_counts[1], 1, true);
-    item_values := ARRAY[taken[3]];
-    IF taken[1] = 0 THEN
-      job_outcomes := ARRAY['denied'];
-      job_waits := ARRAY[taken[2]];
-      item_refused := ARRAY[true];
-      RETURN;
-    END IF;
-    clock := rate_limit._clock(); -- After the lock, and not before the time at which the wait starts.
-    INSERT INTO rate_limit.jobs AS j (
-      queue, key, priority, run_at, not_before, jitter, payload, limit_names, limit_keys, counts, max_attempts, enqueued_at
+    WITH taken AS (
+      UPDATE rate_limit.rate_limits AS r
+      SET
+        value = rate_limit._token_bucket_value(r.value, r.ts, c.now, limit_rates[1], limit_periods[1], capacity) - item_counts[1],
+        ts = greatest(c.now, r.ts),
+        idle_at = rate_limit._token_bucket_idle_at(
+          rate_limit._token_bucket_value(r.value, r.ts, c.now, limit_rates[1], limit_periods[1], capacity) - item_counts[1],
+          greatest(c.now, r.ts), limit_rates[1], limit_periods[1], capacity)
+      FROM (SELECT rate_limit._clock() AS now OFFSET 0) AS c -- Read after the plan was made: only a lock makes it late.
+      WHERE r.ctid = (
+          SELECT s.ctid
+          FROM rate_limit.rate_limits AS s
+          WHERE s.name = bucket_names[1] AND s.key = bucket_keys[1] AND s.shard BETWEEN 0 AND 0
+          ORDER BY s.shard DESC
+          LIMIT 1
+        )
+        AND r.shards = 1 AND r.detail IS NULL
+        AND rate_limit._token_bucket_value(r.value, r.ts, c.now, limit_rates[1], limit_periods[1], capacity)
+          >= item_counts[1] - rate_limit._most_debt(limit_max_reserved[1], item_counts[1])
+        AND rate_limit._in_range(limit_rates[1], limit_periods[1], capacity) AND rate_limit._is_exact(item_counts[1], capacity)
+        AND NOT EXISTS (SELECT FROM rate_limit.groups AS g WHERE g.queue = queue_name AND g.key = job_keys[1] AND g.has_line)
+        AND NOT EXISTS (SELECT FROM rate_limit.queues AS q WHERE q.queue = queue_name AND q.draining_at IS NOT NULL)
+      RETURNING
+        queue_name AS queue, job_keys[1] AS key, c.now, -- The planner does not see these values.
+        r.value, rate_limit._clock() > c.now + rate_limit._late_after(1) AS is_late,
+        r.ts + rate_limit._token_bucket_reserved(
+          r.value, item_counts[1], limit_rates[1], limit_periods[1], capacity) AS ready
+    ), written AS (
+      INSERT INTO rate_limit.jobs (
+        queue, key, priority, run_at, not_before, jitter, payload, limit_names, limit_keys, counts, max_attempts, enqueued_at
+      )
+      SELECT
+        t.queue, t.key, job_priorities[1],
+        greatest(coalesce(t.ready, t.now) + (random() * job_jitters[1])::bigint, job_not_befores[1], l.run_at),
+        job_not_befores[1], nullif(job_jitters[1], 0), job_payloads[1]::jsonb, bucket_names, bucket_keys, item_counts,
+        job_max_attempts[1], t.now
+      FROM taken AS t
+      LEFT JOIN LATERAL rate_limit._last_time(t.queue, t.key, job_priorities[1], bucket_names, bucket_keys, t.now) AS l
+        ON job_not_befores[1] IS NULL AND job_jitters[1] = 0
+      WHERE NOT t.is_late
+      RETURNING id, run_at
     )
-    VALUES (
-      queue_name, job_keys[1], job_priorities[1],
-      greatest(
-        clock + coalesce(taken[2], 0)::bigint + (random() * job_jitters[1])::bigint, job_not_befores[1],
-        (
-          SELECT l.run_at
-          FROM (SELECT queue_name AS queue, job_keys[1] AS key, clock AS at OFFSET 0) AS a
-          CROSS JOIN LATERAL rate_limit._last_time(a.queue, a.key, job_priorities[1], bucket_names, bucket_keys, a.at) AS l
-          WHERE job_not_befores[1] IS NULL AND job_jitters[1] = 0
-        )),
-      job_not_befores[1], nullif(job_jitters[1], 0), job_payloads[1]::jsonb, bucket_names, bucket_keys, item_counts,
-      job_max_attempts[1], clock
-    )
-    RETURNING
-      ARRAY['scheduled'], ARRAY[j.id], ARRAY[greatest(j.run_at, clock)], ARRAY[greatest(j.run_at - clock, 0)],
-      EXISTS (
-        SELECT
-        FROM rate_limit.groups AS g
-        WHERE g.queue = queue_name AND g.key = j.key AND g.has_line
-      ) AS is_behind,
-      EXISTS (SELECT FROM rate_limit.workers AS w WHERE w.queue = queue_name AND w.asleep_until > j.run_at) AS wakes,
-      EXISTS (SELECT FROM rate_limit.queues AS q WHERE q.queue = queue_name AND q.draining_at IS NOT NULL) AS is_draining
-    INTO job_outcomes, job_ids, job_run_ats, job_waits, is_behind, wakes, is_draining;
-    IF wakes THEN
-      PERFORM rate_limit._ring(queue_name, job_run_ats[1]);
-    END IF;
-    IF is_behind THEN
-      job_run_ats[1] := rate_limit._in_line(
-        queue_name, job_keys[1], job_ids[1], job_run_ats[1], job_priorities[1], bucket_names, bucket_keys, item_counts,
-        item_limits, limit_kinds, limit_rates, limit_periods, limit_capacities, limit_starts);
-      job_waits[1] := greatest(job_run_ats[1] - clock, 0);
-    END IF;
-    IF NOT is_draining THEN
+    SELECT
+      ARRAY['scheduled'], ARRAY[w.id], ARRAY[w.run_at], ARRAY[w.run_at - t.now], ARRAY[t.value], t.is_late,
+      EXISTS (SELECT FROM rate_limit.workers AS o WHERE o.queue = queue_name AND o.asleep_until > w.run_at)
+    INTO job_outcomes, job_ids, job_run_ats, job_waits, item_values, is_late, wakes
+    FROM taken AS t LEFT JOIN written AS w ON true;
+    IF NOT is_late THEN
+      IF wakes THEN
+        PERFORM rate_limit._ring(queue_name, job_run_ats[1]);
+      END IF;
       RETURN;
+    ELSIF is_late THEN -- It may have waited, so the tokens go back, and it is decided again (see _hand_on).
+      PERFORM rate_limit._retake(
+        bucket_names[1], bucket_keys[1], 0, 'token_bucket', limit_rates[1], limit_periods[1], capacity, NULL, 1, item_counts[1],
+        0, NULL);
+      job_outcomes := NULL;
     END IF;
   END IF;
 
@@ -115,15 +113,19 @@ BEGIN
       USING ERRCODE = 'RL503', HINT = 'Resume the queue, or enqueue to another one.';
   END IF;
 
-  IF job_slot_sizes IS NOT NULL AND NOT coalesce(
-    cardinality(job_slot_sizes) = cardinality(job_keys) AND 0 <= ALL (job_slot_sizes)
-      AND cardinality(slot_names) = (SELECT coalesce(sum(u.size), 0) FROM unnest(job_slot_sizes) AS u (size))
-      AND cardinality(slot_keys) = cardinality(slot_names) AND cardinality(slot_counts) = cardinality(slot_names)
-      AND 1 <= ALL (slot_counts),
-    false)
+  IF cardinality(job_keys) <> ANY (ARRAY[
+      cardinality(job_sizes), cardinality(job_payloads), cardinality(job_priorities), cardinality(job_unique_ids),
+      cardinality(job_jitters), cardinality(job_not_befores), cardinality(job_max_attempts), cardinality(job_max_ages),
+      cardinality(job_weights), cardinality(job_slot_sizes)
+    ])
+    OR job_slot_sizes IS NOT NULL AND NOT coalesce(
+      (SELECT coalesce(sum(s), 0) FROM unnest(job_slot_sizes) AS s) = ALL (ARRAY[
+        cardinality(slot_names), cardinality(slot_keys), cardinality(slot_counts)
+      ]) AND 0 <= ALL (job_slot_sizes) AND 1 <= ALL (slot_counts), false)
   THEN
-    RAISE EXCEPTION 'the arrays for the slots of % jobs differ in length, or a count is below 1', cardinality(job_keys)
-      USING ERRCODE = 'invalid_parameter_value', HINT = 'Give one element for each slot item.';
+    RAISE EXCEPTION 'the arrays for % jobs or for their slots differ in length, or a number of slots is below 1',
+      cardinality(job_keys)
+      USING ERRCODE = 'invalid_parameter_value', HINT = 'Give one element for each job, and one for each slot item.';
   END IF;
   -- A job that is denied for its age has returned its tokens before the next one is decided.
   IF job_max_ages IS NOT NULL AND job_weights IS NULL AND cardinality(job_keys) > 1 THEN

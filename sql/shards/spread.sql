@@ -11,7 +11,7 @@ DECLARE
   parts integer := cardinality(shares);
   now CONSTANT bigint := after.ts;
   phase CONSTANT bigint := rate_limit._grid(kind, start, period, after.name, after.key);
-  tolerance CONSTANT double precision := 1e-9 + 1e-14 * capacity;
+  tolerance CONSTANT double precision := rate_limit._tolerance(capacity, 0);
   total double precision := 0;
   rest double precision; -- still to be taken
   balances double precision[];
