@@ -15,13 +15,9 @@ CREATE OR REPLACE FUNCTION rate_limit._enqueue_jobs(
 SET search_path = pg_catalog, pg_temp
 AS $function$
 DECLARE
-  -- With one bucket for each job and one job for each bucket, _decide gets NULL instead, which is faster.
-  is_plain CONSTANT boolean := cardinality(job_keys) = ALL (ARRAY[cardinality(bucket_names), cardinality(item_buckets)])
-    AND 1 = ALL (job_sizes);
   clock bigint;
   ops text[]; -- NULL: all jobs take tokens
   admitted integer[];
-  slots bigint[]; -- when the tokens of scheduled jobs are available
   line_keys text[] := job_keys; -- the group of each job, or of the existing job of its id
   line_priorities integer[] := job_priorities;
   last_items integer[]; -- the last item of each job
@@ -40,26 +36,24 @@ BEGIN
   IF item_counts <> '{}' THEN
     SELECT d.call_admitted, d.call_waits, d.item_refused, d.item_values
     INTO admitted, job_waits, item_refused, item_values
-    FROM rate_limit._decide(
+    FROM rate_limit._reserve_jobs(
       limit_kinds, limit_rates, limit_periods, limit_capacities, limit_max_reserved, limit_starts, limit_resolutions,
-      limit_shards, bucket_names, bucket_keys, CASE WHEN NOT is_plain THEN item_buckets END, item_limits, item_counts, ops,
-      array_fill(true, ARRAY[cardinality(job_keys)]), CASE WHEN NOT is_plain THEN job_sizes END, NULL, NULL
+      limit_shards, bucket_names, bucket_keys, item_buckets, item_limits, item_counts, ops, job_sizes
     ) AS d;
   END IF;
 
   clock := rate_limit._clock(); -- After the locks, and not before the time at which the waits start.
   SELECT
     array_agg(o.outcome ORDER BY o.nth),
-    array_agg(CASE WHEN o.outcome = 'scheduled' THEN o.slot END ORDER BY o.nth),
     array_agg(o.last_item ORDER BY o.nth),
-    array_agg(CASE WHEN o.outcome = 'scheduled' THEN greatest(o.slot, clock) END ORDER BY o.nth),
+    array_agg(CASE WHEN o.outcome = 'scheduled' THEN o.slot END ORDER BY o.nth),
     array_agg(
       CASE o.outcome
-        WHEN 'scheduled' THEN greatest(o.slot - clock, 0)
+        WHEN 'scheduled' THEN o.slot - clock
         WHEN 'late' THEN o.slot - o.latest
         ELSE o.wait
       END ORDER BY o.nth)
-  INTO job_outcomes, slots, last_items, job_run_ats, job_waits
+  INTO job_outcomes, last_items, job_run_ats, job_waits
   FROM (
     SELECT
       u.nth, u.wait, u.last_item, s.slot, s.latest,
@@ -80,8 +74,14 @@ BEGIN
       SELECT
         u.*, queue_name AS queue, clock + coalesce(u.wait, 0) AS ready,
         CASE WHEN u.not_before IS NULL AND u.jitter = 0 AND job_weights IS NULL THEN u.key END AS line,
-        ARRAY(SELECT bucket_names[b] FROM unnest(item_buckets[u.last_item - u.size + 1:u.last_item]) AS b) AS names,
-        ARRAY(SELECT bucket_keys[b] FROM unnest(item_buckets[u.last_item - u.size + 1:u.last_item]) AS b) AS keys
+        CASE
+          WHEN u.size = 1 THEN ARRAY[bucket_names[item_buckets[u.last_item]]]
+          ELSE ARRAY(SELECT bucket_names[b] FROM unnest(item_buckets[u.last_item - u.size + 1:u.last_item]) AS b)
+        END AS names,
+        CASE
+          WHEN u.size = 1 THEN ARRAY[bucket_keys[item_buckets[u.last_item]]]
+          ELSE ARRAY(SELECT bucket_keys[b] FROM unnest(item_buckets[u.last_item - u.size + 1:u.last_item]) AS b)
+        END AS keys
       FROM (
         SELECT u.*, sum(u.size) OVER (ORDER BY u.nth)::integer AS last_item
         FROM unnest(
@@ -101,13 +101,13 @@ BEGIN
     ) AS s
   ) AS o;
 
-  IF array_remove(slots, NULL) <> '{}' AND NOT only_estimate THEN
+  IF array_remove(job_run_ats, NULL) <> '{}' AND NOT only_estimate THEN
     job_ids := rate_limit._write_jobs(
       queue_name, bucket_names, bucket_keys, item_buckets, item_counts, job_sizes, last_items, job_keys, job_payloads,
-      job_priorities, job_unique_ids, job_jitters, job_not_befores, job_max_attempts, job_outcomes, slots, clock,
+      job_priorities, job_unique_ids, job_jitters, job_not_befores, job_max_attempts, job_outcomes, job_run_ats, clock,
       job_slot_sizes, slot_names, slot_keys, slot_counts, job_max_ages, job_weights);
-    PERFORM rate_limit._await_turns(queue_name, job_keys, slots) WHERE job_weights IS NOT NULL;
-    PERFORM rate_limit._ring(queue_name, (SELECT min(s) FROM unnest(slots) AS s));
+    PERFORM rate_limit._await_turns(queue_name, job_keys, job_run_ats) WHERE job_weights IS NOT NULL;
+    PERFORM rate_limit._ring(queue_name, (SELECT min(r) FROM unnest(job_run_ats) AS r));
   END IF;
   IF array_remove(job_unique_ids, NULL) <> '{}' OR 'late' = ANY (job_outcomes) THEN
     -- Jobs that were not written, because another transaction has written one with their id since, or because they would be too

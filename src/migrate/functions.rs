@@ -153,6 +153,7 @@ const QUEUE: &[(&str, &str)] = sources![
     "queue/repay_jobs"
     "queue/requeue_dead"
     "queue/reserve_again"
+    "queue/reserve_jobs"
     "queue/reserve_turn"
     "queue/resume"
     "queue/retime_jobs"

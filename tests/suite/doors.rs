@@ -5,9 +5,9 @@ use pg_limiter::sqlx::{self, AssertSqlSafe, Connection, PgConnection, Row};
 use crate::support::proxy::xorshift;
 use crate::support::{Database, cases};
 
-const NOW: i64 = 1_767_225_600_000_000;
-const HOUR: i64 = 3_600_000_000;
-const NUMBERS: [f64; 8] = [1.0, 2.0, 3.0, 0.5, 0.1, 10.0, 7.25, 100.0];
+pub(crate) const NOW: i64 = 1_767_225_600_000_000;
+pub(crate) const HOUR: i64 = 3_600_000_000;
+pub(crate) const NUMBERS: [f64; 8] = [1.0, 2.0, 3.0, 0.5, 0.1, 10.0, 7.25, 100.0];
 
 /// One limit, and a call under it.
 #[derive(Debug)]
@@ -47,7 +47,7 @@ impl Ask {
 }
 
 /// A database with a clock that is the setting `test.now` of the session.
-async fn on_a_clock_of_its_own() -> Database {
+pub(crate) async fn on_a_clock_of_its_own() -> Database {
     let database = Database::migrated().await;
     database
         .execute(
@@ -58,7 +58,7 @@ async fn on_a_clock_of_its_own() -> Database {
     database
 }
 
-async fn run(conn: &mut PgConnection, sql: String) -> Result<sqlx::postgres::PgRow, String> {
+pub(crate) async fn run(conn: &mut PgConnection, sql: String) -> Result<sqlx::postgres::PgRow, String> {
     let error = |error: sqlx::Error| match error {
         sqlx::Error::Database(error) => error.message().replace("\"one\"", "\"all\"").replace("\"few\"", "\"all\""),
         error => panic!("{error}"),
@@ -84,7 +84,7 @@ async fn all(conn: &mut PgConnection, ask: &Ask) -> Result<(i32, Option<i64>, f6
     Ok((admitted.map_or(ask.times, |admitted| admitted[0]), waits.and_then(|waits| waits[0]), balances[0]))
 }
 
-async fn rows(conn: &mut PgConnection) -> Vec<String> {
+pub(crate) async fn rows(conn: &mut PgConnection) -> Vec<String> {
     let sql = "SELECT concat_ws(' ', round(value::numeric, 6), ts, round(idle_at, -1), detail) FROM rate_limit.rate_limits ORDER BY name, key";
     sqlx::query_scalar(sql).fetch_all(conn).await.expect("rows")
 }
@@ -257,94 +257,6 @@ async fn a_few_buckets_are_decided_as_by_the_general_function() {
         }
     }
     assert!(allowed > 300 && denied > 100 && failed > 20, "{allowed} allowed, {denied} denied, {failed} failed");
-}
-
-/// A job of its own group that reserves its tokens in the bucket "one". Its wait and balance, or the wait of its denial.
-fn enqueued(ask: &Ask, most: &str, group: usize) -> String {
-    let Ask { rate, period, capacity, count, .. } = ask;
-    format!(
-        "SELECT job_outcomes[1] = 'scheduled', nullif(job_waits[1], 0), item_values[1] FROM rate_limit._enqueue('q', \
-         ARRAY['token_bucket'], ARRAY[{rate}]::float8[], ARRAY[{period}]::bigint[], ARRAY[{capacity}]::float8[], \
-         ARRAY[{most}]::float8[], NULL, NULL, NULL, ARRAY['one'], ARRAY['k'], ARRAY[1], ARRAY[1], ARRAY[{count}]::float8[], \
-         ARRAY[1], ARRAY['{group}'], ARRAY['1'], ARRAY[0], ARRAY[NULL], ARRAY[0]::bigint[], ARRAY[NULL]::bigint[], ARRAY[1], false)"
-    )
-}
-
-/// The same reservation by the general function, in the bucket "all".
-fn reserved(ask: &Ask, most: &str) -> String {
-    let Ask { rate, period, capacity, count, .. } = ask;
-    format!(
-        "SELECT coalesce(call_admitted[1], 1) = 1, nullif(call_waits[1], 0), item_values[1] FROM rate_limit._decide( \
-         ARRAY['token_bucket'], ARRAY[{rate}]::float8[], ARRAY[{period}]::bigint[], ARRAY[{capacity}]::float8[], \
-         ARRAY[{most}]::float8[], NULL, NULL, NULL, ARRAY['all'], ARRAY['k'], NULL, NULL, ARRAY[{count}]::float8[], NULL, \
-         ARRAY[true], NULL, NULL, NULL)"
-    )
-}
-
-/// Also counts the calls of some earlier transactions.
-async fn general_calls(conn: &mut PgConnection) -> i64 {
-    let sql =
-        "SELECT coalesce(sum(calls), 0)::bigint FROM pg_stat_xact_user_functions WHERE funcname = '_enqueue_jobs'";
-    sqlx::query_scalar(sql).fetch_one(conn).await.expect("a count")
-}
-
-/// Random jobs, one after the other, on new, full, short and indebted buckets. The general function decides few of them.
-#[tokio::test]
-async fn a_job_reserves_as_the_general_function_does() {
-    let database = on_a_clock_of_its_own().await;
-    let mut conn = PgConnection::connect(&database.url).await.expect("a connection");
-    sqlx::query("SET track_functions = 'pl'").execute(&mut conn).await.expect("set");
-    let mut random = 0x10b_u64;
-    let mut next = move |below: usize| (xorshift(&mut random) % below as u64) as usize;
-    let (mut waiting, mut denied, mut failed, mut in_general) = (0, 0, 0, 0);
-    for round in 0..cases(300) {
-        sqlx::query("TRUNCATE rate_limit.rate_limits, rate_limit.jobs").execute(&mut conn).await.expect("truncate");
-        let mut now = NOW;
-        let (mut rate, mut period) = (NUMBERS[next(8)], [1, 999, HOUR, 24 * HOUR][next(4)]);
-        for group in 0..20 {
-            now += [0, 1, 1_000, HOUR / 3, HOUR, -HOUR / 5][next(6)];
-            match next(25) {
-                0 => rate = NUMBERS[next(8)],
-                1 => period = [1, 999, HOUR, 24 * HOUR][next(4)],
-                _ => {}
-            }
-            let capacity = [rate, rate * 2.0, 5.0][next(3)];
-            let count = if next(30) == 0 { -1.0 } else { NUMBERS[next(8)] };
-            let most = if next(200) == 0 { "2e13" } else { ["NULL", "0", "5", "33.5", "1e13"][round as usize % 5] };
-            let ask = Ask { kind: "token_bucket", rate, period, capacity, start: 0, count, times: 1 };
-            sqlx::query(AssertSqlSafe(format!("SET test.now = {now}"))).execute(&mut conn).await.expect("set");
-            let mut tx = conn.begin().await.expect("begin");
-            let before = general_calls(&mut tx).await;
-            let found = run(&mut tx, enqueued(&ask, most, group)).await;
-            if found.is_ok() {
-                in_general += general_calls(&mut tx).await - before;
-                tx.commit().await.expect("commit");
-            } else {
-                tx.rollback().await.expect("roll back");
-            }
-            let expected = run(&mut conn, reserved(&ask, most)).await;
-            let answer = |row: sqlx::postgres::PgRow| {
-                (row.get::<bool, _>(0), row.get::<Option<i64>, _>(1), row.get::<f64, _>(2))
-            };
-            let (found, expected) = (found.map(answer), expected.map(answer));
-            let (Ok(found), Ok(expected)) = (&found, &expected) else {
-                assert_eq!(found, expected, "{ask:?}, at most {most}");
-                failed += 1;
-                continue;
-            };
-            let context = || format!("{ask:?}, at most {most}, at {now}: {found:?} {expected:?}");
-            assert_eq!((found.0, found.1), (expected.0, expected.1), "{}", context());
-            assert!((found.2 - expected.2).abs() < 1e-6, "{}", context());
-            if let [of_all, of_one] = rows(&mut conn).await.as_slice() {
-                assert_eq!(of_all, of_one, "{}", context());
-            }
-            waiting += i32::from(found.0 && found.1.is_some());
-            denied += i32::from(!found.0);
-        }
-    }
-    assert!(waiting > 300 && denied > 100 && failed > 20, "{waiting} wait, {denied} denied, {failed} failed");
-    let few = i64::from(denied) + 3 * i64::from(cases(300));
-    assert!(in_general < few, "{in_general} by the general function, {denied} denied");
 }
 
 /// Arguments that a client never sends are the typed errors of the general function.

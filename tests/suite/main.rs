@@ -19,6 +19,7 @@ mod conversions;
 mod crash;
 mod decide_sums;
 mod doors;
+mod doors_of_jobs;
 mod dump_restore;
 mod extremes;
 mod failures;
