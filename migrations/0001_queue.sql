@@ -108,7 +108,7 @@ BEGIN
   END IF;
   IF pg_catalog.to_regclass($name$rate_limit.jobs_waiting$name$) IS NULL THEN
     CREATE INDEX jobs_waiting
-      ON rate_limit.jobs (queue, key, state, priority DESC, run_at, id) WHERE state IN ('scheduled', 'available');
+      ON rate_limit.jobs (queue, key, state, awaits_turn, priority DESC, run_at, id) WHERE state IN ('scheduled', 'available');
   END IF;
   IF pg_catalog.to_regclass($name$rate_limit.jobs_leases$name$) IS NULL THEN
     CREATE INDEX jobs_leases

@@ -17,12 +17,7 @@ BEGIN
     SELECT t.key
     FROM rate_limit.turns AS t
     WHERE t.queue = (SELECT queue_name) AND t.key = ANY ((SELECT keys)::text[])
-      AND NOT EXISTS (
-        SELECT
-        FROM rate_limit.jobs AS j
-        WHERE j.queue = (SELECT queue_name) AND j.key = t.key AND j.awaits_turn AND j.blocked_by IS NULL
-          AND j.run_at <= (SELECT soon)
-      )
+      AND NOT EXISTS (SELECT FROM rate_limit._turn_fronts(t.queue, t.key) AS f WHERE f.run_at <= soon)
     FOR UPDATE SKIP LOCKED
   );
   -- A new statement sees the jobs of transactions that had kept these rows.
@@ -52,20 +47,7 @@ BEGIN
   CROSS JOIN LATERAL (
     SELECT max(s.until) AS until FROM unnest(served_keys, served_untils) AS s (key, until) WHERE s.key = k.key
   ) AS s
-  CROSS JOIN LATERAL (
-    SELECT coalesce(
-        (
-          SELECT j.run_at
-          FROM rate_limit.jobs AS j
-          WHERE j.queue = queue_name AND j.key = k.key AND j.awaits_turn AND j.blocked_by IS NULL AND j.run_at <= soon
-          LIMIT 1
-        ),
-        (
-          SELECT min(j.run_at)
-          FROM rate_limit.jobs AS j
-          WHERE j.queue = queue_name AND j.key = k.key AND j.awaits_turn AND j.blocked_by IS NULL
-        )) AS next_at
-  ) AS w
+  CROSS JOIN LATERAL (SELECT min(f.run_at) AS next_at FROM rate_limit._turn_fronts(queue_name, k.key) AS f) AS w
   WHERE t.queue = queue_name AND t.key = k.key;
 END
 $function$;

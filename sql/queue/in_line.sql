@@ -34,8 +34,8 @@ BEGIN
     (
       SELECT j.run_at, j.limit_names, j.limit_keys, j.counts
       FROM rate_limit.jobs AS j
-      WHERE j.queue = queue_name AND j.key = job_key AND j.state = 'available' AND j.priority >= job_priority
-        AND (j.run_at < slot OR j.run_at = slot AND j.id < coalesce(job_id, 9223372036854775807))
+      WHERE j.queue = queue_name AND j.key = job_key AND j.state = 'available' AND NOT j.awaits_turn
+        AND j.priority >= job_priority AND (j.run_at < slot OR j.run_at = slot AND j.id < coalesce(job_id, 9223372036854775807))
       ORDER BY j.priority DESC, j.run_at, j.id
       LIMIT most + 1
     )
@@ -43,8 +43,8 @@ BEGIN
     (
       SELECT j.run_at, j.limit_names, j.limit_keys, j.counts
       FROM rate_limit.jobs AS j
-      WHERE j.queue = queue_name AND j.key = job_key AND j.state = 'scheduled' AND j.priority >= job_priority
-        AND (j.run_at < slot OR j.run_at = slot AND j.id < coalesce(job_id, 9223372036854775807))
+      WHERE j.queue = queue_name AND j.key = job_key AND j.state = 'scheduled' AND NOT j.awaits_turn
+        AND j.priority >= job_priority AND (j.run_at < slot OR j.run_at = slot AND j.id < coalesce(job_id, 9223372036854775807))
       ORDER BY j.priority DESC, j.run_at, j.id
       LIMIT most + 1
     )

@@ -46,7 +46,7 @@ BEGIN
       SELECT
         j.id, j.limit_names <@ _lock_due.limit_names AND (j.slot_names <@ slot_limit_names) IS NOT FALSE AS is_known
       FROM rate_limit.jobs AS j
-      WHERE j.queue = queue_name AND j.key = g.key AND j.state = 'available'
+      WHERE j.queue = queue_name AND j.key = g.key AND j.state = 'available' AND NOT j.awaits_turn
       ORDER BY j.priority DESC, j.run_at, j.id
       LIMIT 20
     ) AS j

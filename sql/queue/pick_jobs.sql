@@ -39,7 +39,7 @@ BEGIN
         CROSS JOIN LATERAL (
           SELECT j.id
           FROM rate_limit.jobs AS j
-          WHERE j.queue = queue_name AND j.key = k AND j.state = 'available'
+          WHERE j.queue = queue_name AND j.key = k AND j.state = 'available' AND NOT j.awaits_turn
             AND j.limit_names <@ _pick_jobs.limit_names AND (j.slot_names <@ slot_limit_names) IS NOT FALSE
             AND j.priority >= coalesce(lowest_priority, j.priority)
           ORDER BY j.priority DESC, j.run_at, j.id

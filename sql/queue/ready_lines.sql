@@ -30,7 +30,7 @@ BEGIN
           (
             SELECT j.priority
             FROM rate_limit.jobs AS j
-            WHERE j.queue = queue_name AND j.key = g.key AND j.state = 'available'
+            WHERE j.queue = queue_name AND j.key = g.key AND j.state = 'available' AND NOT j.awaits_turn
             ORDER BY j.priority DESC, j.run_at, j.id
             LIMIT 1
           ) AS priority

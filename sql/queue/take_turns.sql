@@ -76,8 +76,15 @@ BEGIN
       SELECT
         j.id, j.weight, j.run_at, j.limit_names, j.slot_names,
         row_number() OVER (ORDER BY j.priority DESC, j.run_at, j.id) AS nth
-      FROM rate_limit.jobs AS j
-      WHERE j.queue = queue_name AND j.key = k.key AND j.awaits_turn AND j.blocked_by IS NULL AND j.run_at <= (SELECT soon)
+      FROM rate_limit._turn_fronts(queue_name, k.key) AS f
+      CROSS JOIN LATERAL (
+        SELECT j.*
+        FROM rate_limit.jobs AS j
+        WHERE j.queue = queue_name AND j.key = k.key AND j.awaits_turn AND j.blocked_by IS NULL AND j.priority = f.priority
+          AND j.run_at <= (SELECT soon)
+        ORDER BY j.run_at, j.id
+        LIMIT 100
+      ) AS j
       ORDER BY j.priority DESC, j.run_at, j.id
       LIMIT 100
     ) AS j

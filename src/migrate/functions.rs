@@ -161,6 +161,7 @@ const QUEUE: &[(&str, &str)] = sources![
     "queue/start_jobs"
     "queue/stop_groups"
     "queue/take_turns"
+    "queue/turn_fronts"
     "queue/unpay"
     "queue/wake_groups"
     "queue/write_jobs"

@@ -450,27 +450,28 @@ async fn pages_of_a_look(database: &Database) -> i64 {
     pages
 }
 
-/// They are due, but their group has had its turn, or no worker can start them.
+/// They are due, but their group has had its turn, or no worker can start them; or they are not due.
 #[tokio::test]
 async fn a_turn_reads_few_of_the_jobs_that_wait() {
     let database = Database::migrated().await;
     let queue = turns(&database).await;
     enqueue(&queue, job("api", "a")).await;
-    let copy = async |times: u32, blocked_by: &str| {
+    let copy = async |times: u32, blocked_by: &str, later: i64| {
         let copy = format!(
             "INSERT INTO rate_limit.jobs (queue, key, priority, run_at, payload, max_attempts, limit_names, limit_keys, counts,
                enqueued_at, weight, awaits_turn, blocked_by)
-             SELECT j.queue, j.key, j.priority, j.run_at, j.payload, j.max_attempts, j.limit_names, j.limit_keys, j.counts,
+             SELECT j.queue, j.key, nth % 2, j.run_at + {later}, j.payload, j.max_attempts, j.limit_names, j.limit_keys, j.counts,
                j.enqueued_at, j.weight, true, {blocked_by}
-             FROM (SELECT * FROM rate_limit.jobs LIMIT 1) AS j, generate_series(1, {times})"
+             FROM (SELECT * FROM rate_limit.jobs LIMIT 1) AS j, generate_series(1, {times}) AS nth"
         );
         database.execute(&copy).await;
         database.execute("VACUUM ANALYZE rate_limit.jobs").await;
     };
-    copy(300, "NULL").await; // A look reads at most 100 jobs.
+    copy(300, "NULL", 0).await; // A look reads at most 100 jobs.
     let before = pages_of_a_look(&database).await;
-    copy(40_000, "'unknown'").await;
-    copy(40_000, "NULL").await;
+    copy(40_000, "'unknown'", 0).await;
+    copy(40_000, "NULL", 0).await;
+    copy(40_000, "NULL", 86_400_000_000).await;
     let after = pages_of_a_look(&database).await;
     assert!(after <= 2 * before + 100, "{after} pages, {before} before"); // The indexes have one more level.
 }

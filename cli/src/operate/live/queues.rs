@@ -132,7 +132,7 @@ impl Live {
             format!(
                 "(SELECT j.state, CASE WHEN NOT j.awaits_turn THEN greatest(j.run_at, j.paid_until) END AS first_at FROM {jobs} AS j \
                   WHERE j.queue = $1 AND j.key = k.key AND j.state = '{state}' \
-                  ORDER BY j.priority DESC, j.run_at, j.id LIMIT {COUNTED_IN_GROUP} + 1)"
+                  ORDER BY j.awaits_turn, j.priority DESC, j.run_at, j.id LIMIT {COUNTED_IN_GROUP} + 1)"
             )
         };
         let bounded = |count: &str| {
