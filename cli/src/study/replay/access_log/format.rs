@@ -13,7 +13,7 @@ use serde_json::{Map, Value};
 use crate::study::bad_lines::UnreadableLine;
 use crate::study::replay::access_log::json::Unambiguous;
 use crate::study::replay::access_log::key::address;
-use crate::study::replay::access_log::pattern::{Fields, Mismatch, NO_ADDRESS, Pattern, TimeForm};
+use crate::study::replay::access_log::pattern::{Divided, Field, Fields, Mismatch, NO_ADDRESS, Pattern, TimeForm};
 use crate::study::replay::access_log::servers::{of_apache, of_nginx};
 use crate::study::replay::events::{Event, json_reason};
 
@@ -118,18 +118,14 @@ impl LogFormat {
         let mut mismatches = Vec::new();
         let divide = |pattern: &'a Pattern| pattern.divide(line).map_err(|mismatch| mismatches.push(mismatch)).ok();
         match self.patterns.iter().find_map(divide) {
-            Some((at, fields)) => Ok(LogLine { at, fields, renamed: &self.renamed }),
+            Some(Divided { at, fields, ambiguous }) => Ok(LogLine { at, fields, ambiguous, renamed: &self.renamed }),
             None => Err(mismatches.into_iter().max_by_key(|(place, _)| *place).unwrap_or_default()),
         }
     }
 
     /// Whether lines can have this field, by a name of the tool or the format's own.
     pub(super) fn has(&self, name: &str) -> bool {
-        match name {
-            "path" => self.has("uri"),
-            "uri" | "method" if self.has_own("request") => true,
-            _ => self.has_own(name) || meanings(name).is_some_and(|mut fields| fields.any(|own| self.has_own(own))),
-        }
+        any_source(name, &|own| self.has_own(own))
     }
 
     /// Whether lines can have a field of this name of the format's own. Only the lines of a JSON log show which they have.
@@ -325,6 +321,7 @@ impl Collector {
 pub struct LogLine<'a> {
     at: i64,
     fields: Fields<'a>,
+    ambiguous: Vec<&'a Field>,
     pub(super) renamed: &'a Renamed,
 }
 
@@ -336,7 +333,7 @@ impl<'a> LogLine<'a> {
         if renamed.is_empty() && is_file_of_docker(line) {
             return Err("its line is the text of the field log".to_owned());
         }
-        let line = Self { at: 0, fields: fields_of(object)?, renamed };
+        let line = Self { at: 0, fields: fields_of(object)?, ambiguous: Vec::new(), renamed };
         let time = line.meaning("time").filter(|text| !text.is_empty()).ok_or_else(|| {
             format!("no field has the time: name it with --log-format json:time=FIELD; {}", line.has())
         })?;
@@ -384,6 +381,11 @@ impl<'a> LogLine<'a> {
             is_of_headers && !object.contains("resp") && name.strip_prefix("request_").unwrap_or(name) == header
         };
         self.fields.iter().filter(move |(own, _)| is_header(own)).map(|(_, value)| &**value)
+    }
+
+    /// Whether the line can be read with other values for this name.
+    pub(super) fn has_other_readings(&self, name: &str) -> bool {
+        any_source(name, &|own| self.ambiguous.iter().any(|field| field.name == own))
     }
 
     /// Whether the line has several values for a field that is a header of the request.
@@ -481,6 +483,15 @@ const FIELDS: [(&str, &str); 11] = [
 /// The fields of formats with the meaning of this name, the best first. `None` if the tool has no such name.
 fn meanings(name: &str) -> Option<impl Iterator<Item = &'static str> + use<>> {
     FIELDS.iter().find(|(own, _)| *own == name).map(|(_, fields)| fields.split(' '))
+}
+
+/// Whether this is so for one of the format's own fields that are read for this name of the tool or of the format.
+fn any_source(name: &str, is_so: &dyn Fn(&str) -> bool) -> bool {
+    match name {
+        "path" => any_source("uri", is_so),
+        "uri" | "method" if is_so("request") => true,
+        _ => is_so(name) || meanings(name).is_some_and(|mut fields| fields.any(is_so)),
+    }
 }
 
 /// The tool's names, without the time, which is no key.

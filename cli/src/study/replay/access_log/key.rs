@@ -130,6 +130,19 @@ impl LogKey {
                 "several fields may be the header {field}: name one with --log-format json:{field}=FIELD"
             ));
         }
+        let is_header_used = self.has_proxies || line.field(CLIENT).is_none();
+        let names: &[&str] = match self.field.strip_prefix('$') {
+            Some(own) => &[own],
+            None if self.field != CLIENT => &[&self.field],
+            None if is_header_used => &[CLIENT, &field, ALL_FORWARDED],
+            None => &[CLIENT],
+        };
+        if let Some(name) = names.iter().find(|name| line.has_other_readings(name)) {
+            return Err(format!(
+                "the line can be read with several values of {name}, because a field may have the text that ends it: use another \
+                 --key, or let the server write its fields in quotes"
+            ));
+        }
         match self.field.strip_prefix('$') {
             Some(own) => return Ok(line.own(own).map(stored)),
             None if self.field != CLIENT => return Ok(line.field(&self.field).map(stored)),

@@ -1,6 +1,7 @@
 //! A format as a row of fields with literal text between them, and how a line is divided by it. The times of its lines.
 
 use std::borrow::Cow;
+use std::collections::HashMap;
 use std::sync::LazyLock;
 
 use jiff::Timestamp;
@@ -21,14 +22,22 @@ pub(super) type Fields<'a> = Vec<(Cow<'a, str>, Cow<'a, str>)>;
 pub(super) enum Kind {
     Time(TimeForm),
     Address,
-    /// Digits, or `-`.
+    /// Digits, perhaps with a point among them, or `-`.
     Number,
     /// Anything without a blank.
     Word,
     Host,
     /// The name of a user, which may have blanks.
     User,
+    /// Words with `, ` or ` : ` between them: nginx has one for each upstream server that it tried.
+    List,
     Text,
+}
+
+impl Kind {
+    const fn may_have_blank(&self) -> bool {
+        matches!(self, Self::Time(_) | Self::User | Self::List | Self::Text)
+    }
 }
 
 /// In the reason if a field that must be an address is none.
@@ -115,81 +124,193 @@ impl Pattern {
         self.fields().take(place).any(|field| matches!(field.kind, Kind::Time(_)))
     }
 
-    /// Divides a line. Returns its time, and its fields.
-    pub(super) fn divide<'a>(&'a self, line: &'a str) -> Result<(i64, Fields<'a>), Mismatch> {
-        let mut fields = Fields::new();
-        let (mut at, mut rest, mut last) = (0, line, "the beginning of the line");
-        for (place, piece) in self.pieces.iter().enumerate() {
-            let mismatch = |reason| (fields.len(), reason);
-            let next = self.pieces.get(place + 1);
-            match piece {
-                Piece::Literal(text) => {
-                    // Servers truncate long lines, so the last quote may be missing.
-                    let is_cut = rest.is_empty() && text == "\"" && next.is_none();
-                    let after = rest.strip_prefix(text.as_str()).or(is_cut.then_some(""));
-                    rest = after.ok_or_else(|| mismatch(format!("after {last}, {} is missing", name_of(text))))?;
-                }
-                Piece::Field(field) => {
-                    let (value, after) = self.value(field, rest, next).map_err(mismatch)?;
-                    at = check(field, &value).map_err(mismatch)?.unwrap_or(at);
-                    (rest, last) = (after, &field.name);
-                    fields.push((last.into(), if value == "-" { "".into() } else { value }));
-                }
-            }
+    /// Divides a line.
+    pub(super) fn divide<'a>(&'a self, line: &'a str) -> Result<Divided<'a>, Mismatch> {
+        let mut readings = Readings {
+            pattern: self,
+            line,
+            tried: HashMap::new(),
+            found: vec![None; self.pieces.len()],
+            divided: Divided::default(),
+            mismatch: None,
+            work: 0,
+        };
+        let is_read = readings.read(0, 0);
+        let Readings { found, mut divided, mismatch, work, .. } = readings;
+        if work > MOST_WORK {
+            return Err((0, "it can be read in too many ways".to_owned()));
         }
+        if !is_read {
+            return Err(mismatch.unwrap_or_default());
+        }
+        let fields = self.pieces.iter().zip(found).filter_map(|(piece, value)| Some((piece.field()?, value?)));
+        divided.fields = fields
+            .map(|(field, value)| (field.name.as_str().into(), if value == "-" { "".into() } else { value }))
+            .collect();
+        let is_time = |field: &Field| matches!(field.kind, Kind::Time(_));
         // If the line has two addresses, the first may be that of a proxy.
         let is_name = |name: &str| matches!(name, "remote_logname" | "remote_user");
         let has_address = |list: &str| list.split(',').any(|part| address(part.trim()).is_some());
-        if let Some((name, value)) = fields.iter().find(|(name, value)| is_name(name) && has_address(value)) {
-            let reason = format!("\"{value}\" is an address, and no {name}");
-            return Err((fields.len(), reason));
-        }
-        if rest.is_empty() || (self.goes_on && rest.starts_with(' ')) {
-            return Ok((at, fields));
-        }
-        Err((fields.len(), format!("after {last}, the line goes on: \"{}\"", shortened(rest, SHOWN))))
-    }
-
-    /// The value at the beginning of `rest`, and what follows it. `next`: the text that ends it.
-    fn value<'a>(&self, field: &Field, rest: &'a str, next: Option<&Piece>) -> Result<(Cow<'a, str>, &'a str), String> {
-        let name = &field.name;
-        let end = match next {
-            Some(Piece::Literal(next)) if next.starts_with('"') => {
-                return match until_quote(rest) {
-                    (value, Some(after)) => Ok((value, after)),
-                    // The last field may be truncated; others then are missing.
-                    (value, None) if next == "\"" && self.fields().last() == Some(field) => Ok((value, "")),
-                    _ => Err(format!("the closing quote of {name} is missing")),
-                };
+        let reason = match divided.fields.iter().find(|(name, value)| is_name(name) && has_address(value)) {
+            Some((name, value)) => format!("\"{value}\" is an address, and no {name}"),
+            None if divided.ambiguous.iter().any(|field| is_time(field)) => {
+                "it can be read with several times".to_owned()
             }
-            Some(Piece::Literal(next)) => end_before(rest, next, field).ok_or_else(|| {
-                let missing = format!("after {name}, {} is missing", name_of(next));
-                let is_shown = field.kind == Kind::Address && !rest.is_empty();
-                if is_shown { format!("in \"{}\", {missing}", shortened(rest, SHOWN)) } else { missing }
-            })?,
-            _ if self.goes_on => rest.find(' ').unwrap_or(rest.len()),
-            _ => rest.len(),
+            None => return Ok(divided),
         };
-        Ok((Cow::Borrowed(&rest[..end]), &rest[end..]))
+        Err((divided.fields.len(), reason))
     }
 }
 
-/// The end of a value that this text follows. A time may have the text in it, as often as its format. A header may be a list, with
-/// a blank after each comma.
-fn end_before(rest: &str, next: &str, field: &Field) -> Option<usize> {
-    let inside =
-        if let Kind::Time(TimeForm::Strftime(format)) = &field.kind { format.matches(next).count() } else { 0 };
-    let is_header = field.name.starts_with("http_") || field.name == ALL_FORWARDED;
-    // The colons of an IPv6 address are within brackets.
-    let first = if field.kind == Kind::Host && rest.starts_with('[') { rest.find(']').unwrap_or_default() } else { 0 };
-    let ends = rest.match_indices(next).map(|(end, _)| end).filter(|end| *end >= first);
-    ends.filter(|end| !is_header || !rest[..*end].ends_with(',')).nth(inside)
+/// The time and the fields of a line.
+#[derive(Debug, Default)]
+pub(super) struct Divided<'a> {
+    pub(super) at: i64,
+    pub(super) fields: Fields<'a>,
+    /// The fields that have other values in other readings of the line.
+    pub(super) ambiguous: Vec<&'a Field>,
+}
+
+/// The most bytes of values that are examined to read a line.
+const MOST_WORK: usize = 1 << 22;
+
+/// All ways to read a line: a value without quotes may contain the text that ends it. The first reading has the shortest values.
+struct Readings<'a> {
+    pattern: &'a Pattern,
+    line: &'a str,
+    /// Whether the pieces from this one on can be read from this byte on.
+    tried: HashMap<(usize, usize), bool>,
+    /// The value of each field in the first reading.
+    found: Vec<Option<Cow<'a, str>>>,
+    divided: Divided<'a>,
+    /// The one after most fields.
+    mismatch: Option<Mismatch>,
+    work: usize,
+}
+
+impl<'a> Readings<'a> {
+    /// Reads the pieces from this one on, from this byte on. Returns whether that is possible.
+    fn read(&mut self, place: usize, start: usize) -> bool {
+        let (pattern, rest) = (self.pattern, &self.line[start..]);
+        let last = || pattern.pieces[..place].iter().rev().find_map(Piece::field);
+        let last = || last().map_or("the beginning of the line", |field| &field.name);
+        match pattern.pieces.get(place) {
+            None if rest.is_empty() || (pattern.goes_on && rest.starts_with(' ')) => true,
+            None => self.refuse(place, format!("after {}, the line goes on: \"{}\"", last(), shortened(rest, SHOWN))),
+            Some(Piece::Literal(text)) => match after(rest, text) {
+                Some(after) => self.read(place + 1, self.line.len() - after.len()),
+                // Servers truncate long lines, so the last quote may be missing.
+                None if rest.is_empty() && text == "\"" && place + 1 == pattern.pieces.len() => true,
+                None => self.refuse(place, format!("after {}, {} is missing", last(), name_of(text))),
+            },
+            Some(Piece::Field(field)) => match self.tried.get(&(place, start)) {
+                Some(known) => *known,
+                None => {
+                    let is_read = self.read_field(field, place, start);
+                    self.tried.insert((place, start), is_read);
+                    is_read
+                }
+            },
+        }
+    }
+
+    fn read_field(&mut self, field: &'a Field, place: usize, start: usize) -> bool {
+        let (line, name, pieces) = (self.line, &field.name, &self.pattern.pieces);
+        let next = match pieces.get(place + 1) {
+            Some(Piece::Literal(next)) => next.as_str(),
+            _ => "",
+        };
+        if next.starts_with('"') {
+            return match until_quote(&line[start..]) {
+                (value, Some(after)) => self.try_value(field, place, value, line.len() - after.len()),
+                // The last field may be truncated; others then are missing.
+                (value, None) if next == "\"" && place + 2 == pieces.len() => {
+                    self.try_value(field, place, value, line.len())
+                }
+                _ => self.refuse(place, format!("the closing quote of {name} is missing")),
+            };
+        }
+        // Columns may be padded with blanks. A value of which nothing is written may be between them, too.
+        let is_column = line[..start].ends_with(' ');
+        let rest = if is_column { line[start..].trim_start_matches(' ') } else { &line[start..] };
+        let first = line.len() - rest.len();
+        let is_header = name.starts_with("http_") || name == ALL_FORWARDED;
+        let (mut is_read, mut has_end) = (false, false);
+        let end_of_last = if self.pattern.goes_on { rest.find(' ').unwrap_or(rest.len()) } else { rest.len() };
+        let ends = next.chars().next().into_iter().flat_map(|first| rest.match_indices(first)).map(|(end, _)| end);
+        let ends =
+            ends.filter(|end| after(&rest[*end..], next).is_some()).chain(next.is_empty().then_some(end_of_last));
+        for end in ends {
+            let value = &rest[..end];
+            let is_beyond = has_end && !field.kind.may_have_blank() && value.contains(' ');
+            if is_beyond || self.work > MOST_WORK {
+                break;
+            }
+            has_end = true;
+            // The list of a header has a blank after each comma.
+            if !(next.starts_with(' ') && value.ends_with(' ') || is_header && value.ends_with(',')) {
+                is_read |= self.try_value(field, place, value.into(), first + end);
+            }
+        }
+        if first > start && !next.is_empty() && after(&line[start..], next).is_some() {
+            has_end = true;
+            is_read |= self.try_value(field, place, "".into(), start);
+        }
+        if has_end {
+            return is_read;
+        }
+        let missing = format!("after {name}, {} is missing", name_of(next));
+        let is_shown = field.kind == Kind::Address && !rest.is_empty();
+        self.refuse(place, if is_shown { format!("in \"{}\", {missing}", shortened(rest, SHOWN)) } else { missing })
+    }
+
+    /// Reads on after a field with this value, which ends at this byte.
+    fn try_value(&mut self, field: &'a Field, place: usize, value: Cow<'a, str>, end: usize) -> bool {
+        self.work += value.len() + 1;
+        let at = match check(field, &value) {
+            Err(reason) => return self.refuse(place, reason),
+            Ok(at) => at,
+        };
+        let is_read = self.read(place + 1, end);
+        match &self.found[place] {
+            _ if !is_read => {}
+            Some(found) if *found == value => {}
+            Some(_) => self.divided.ambiguous.push(field),
+            None => {
+                self.divided.at = at.unwrap_or(self.divided.at);
+                self.found[place] = Some(value);
+            }
+        }
+        is_read
+    }
+
+    /// Notes why the line does not have the format at this piece.
+    fn refuse(&mut self, place: usize, reason: String) -> bool {
+        let fields = self.pattern.pieces[..place].iter().filter_map(Piece::field).count();
+        if self.mismatch.as_ref().is_none_or(|(farthest, _)| fields > *farthest) {
+            self.mismatch = Some((fields, reason));
+        }
+        false
+    }
+}
+
+/// What follows a literal at the beginning of a text. For a blank in the literal, the text may have several; those at the end are of
+/// the next field.
+fn after<'l>(text: &'l str, literal: &str) -> Option<&'l str> {
+    let mut words = literal.split(' ');
+    let rest = text.strip_prefix(words.next()?)?;
+    words.try_fold(rest, |rest, word| {
+        let rest = rest.strip_prefix(' ')?;
+        if word.is_empty() { Some(rest) } else { rest.trim_start_matches(' ').strip_prefix(word) }
+    })
 }
 
 /// Checks the value of a field. Returns the time if this is one.
 fn check(field: &Field, value: &str) -> Result<Option<i64>, String> {
     let (name, shown) = (&field.name, shortened(value, SHOWN));
     let refused = |reason: String| Err(format!("\"{shown}\" {reason}"));
+    let is_number = |text: &str| text == "-" || text.replacen('.', "", 1).bytes().all(|byte| byte.is_ascii_digit());
+    let is_word = |text: &str| !text.contains(' ') && !text.ends_with(',') && text != ":";
     match &field.kind {
         Kind::Time(form) => match form.micros(value) {
             None => refused(format!("is not a time like {}", form.example())),
@@ -197,15 +318,16 @@ fn check(field: &Field, value: &str) -> Result<Option<i64>, String> {
         },
         Kind::Address | Kind::Number | Kind::Word | Kind::Host if value.is_empty() => Err(format!("{name} is missing")),
         Kind::Address if address(value).is_none() => refused(format!("{NO_ADDRESS}, as {name} must be")),
-        Kind::Number if value != "-" && value.contains(|c: char| !c.is_ascii_digit()) => {
-            refused(format!("is no number for {name}"))
-        }
-        Kind::Number if name == "status" && value != "-" && value.len() != 3 => {
+        Kind::Number if !is_number(value) => refused(format!("is no number for {name}")),
+        Kind::Number if name == "status" && value != "-" && (value.len() != 3 || value.contains('.')) => {
             refused(format!("is no {name}, which has three digits"))
         }
         Kind::Word if value.contains(char::is_whitespace) => refused(format!("is no value for {name}: it has a blank")),
         Kind::Host if value.contains([' ', '\t', ',', '/']) || (value.contains(':') && !value.ends_with(']')) => {
             refused("is no name of a host".to_owned())
+        }
+        Kind::List if !value.split(", ").flat_map(|part| part.split(" : ")).all(is_word) => {
+            refused(format!("is no list for {name}"))
         }
         // Then it is not the only field before the time.
         Kind::User if value.starts_with("- ") || value.ends_with(" -") => {
