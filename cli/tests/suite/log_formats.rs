@@ -181,11 +181,36 @@ fn a_format_that_cannot_divide_lines_is_rejected() {
         ("%t %{Referer", "is no directive"),
         ("%h %{soon}t", "no format of a time"),
         ("%h [%{%d/%b/%Y %I:%M:%S %z}t] \"%r\"", "AM or PM is missing"),
+        ("%h [%{%Y-%m-%d}t]", "%Y-%m-%d, the hour, AM or PM, the minute, the zone is missing"),
+        ("%h [%{%Y-%m-%d %z}t]", "the hour, AM or PM, the minute is missing"),
+        ("%h [%{%H:%M:%S %z}t]", "the year, the month, the day is missing"),
+        ("%h [%{%b %d %H:%M:%S}t]", "the year, the zone is missing: let the server write it"),
+        ("%h [%{%Y-%m-%d %H %z}t]", "the minute is missing"),
+        ("%h [%{%d/%b/%Y:%H:%M:%S.%f}t]", "the zone is missing: let the server write it, as %{%z}t for Apache"),
+        ("%h [%{%D %r %z}t]", "its time %D %r %z cannot be read: "),
+        ("%h [%{%F %T %Z}t]", "its time %F %T %Z cannot be read: "),
         ("json:when=ts", "\"when\" is none of the names time, "),
         ("json:time", "is not NAME=FIELD"),
     ] {
         let error = text.parse::<LogFormat>().expect_err(text);
         assert!(error.contains(reason), "{text}: {error}");
+    }
+}
+
+#[test]
+fn a_time_format_with_all_parts_is_accepted() {
+    for (format, time) in [
+        ("%s", "1431857103"),
+        ("%F %T %z", "2015-05-17 10:05:03 +0000"),
+        ("%a, %d %b %y %l:%M:%S %p %z", "Sun, 17 May 15 10:05:03 AM +0000"),
+        ("%Y %j %H:%M:%S %z", "2015 137 10:05:03 +0000"),
+        ("%Y %b %e %H:%M:%S %z", "2015 May 17 10:05:03 +0000"),
+        ("%d/%b/%Y:%H:%M:%S.%f %:z", "17/May/2015:10:05:03.000 +00:00"),
+    ] {
+        let line = format!("203.0.113.1 [{time}]");
+        let format = self::format(&format!("%h [%{{{format}}}t]"));
+        let read = format.parse(&line).unwrap_or_else(|unreadable| panic!("{}: {line}", unreadable.reason));
+        assert_eq!(read.at_micros(), AT, "{line}");
     }
 }
 

@@ -4,10 +4,10 @@ use std::borrow::Cow;
 use std::collections::HashMap;
 use std::sync::LazyLock;
 
-use jiff::Timestamp;
 use jiff::fmt::strtime;
 use jiff::fmt::temporal::Pieces;
 use jiff::tz::Offset;
+use jiff::{Timestamp, Zoned};
 use regex::Regex;
 
 use crate::study::replay::access_log::key::{ALL_FORWARDED, address};
@@ -96,20 +96,9 @@ impl Pattern {
             }
         }
         let pattern = Self { pieces: merged, goes_on };
-        let has_no_zone = |form: &TimeForm| matches!(form, TimeForm::Strftime(format) if !format.contains("%z") && !format.contains("%s"));
-        let has_half_a_day = |form: &TimeForm| {
-            matches!(form, TimeForm::Strftime(format)
-            if (format.contains("%I") || format.contains("%l")) && !format.contains("%p") && !format.contains("%P"))
-        };
         let times: Vec<&Field> = pattern.fields().filter(|field| matches!(field.kind, Kind::Time(_))).collect();
         match times[..] {
-            [Field { kind: Kind::Time(form), .. }] if has_no_zone(form) => {
-                Err("its time has no zone: let the server write it, as %{%z}t for Apache does".to_owned())
-            }
-            [Field { kind: Kind::Time(form), .. }] if has_half_a_day(form) => {
-                Err("its hours go to 12, and AM or PM is missing: let the server write %H instead".to_owned())
-            }
-            [_] => Ok(pattern),
+            [Field { kind: Kind::Time(form), .. }] => form.check().map(|()| pattern),
             [] => Err("it has no time: add $time_local, or %t for Apache".to_owned()),
             _ => Err("it has several times: leave out all but one".to_owned()),
         }
@@ -380,6 +369,38 @@ pub(super) enum TimeForm {
 }
 
 impl TimeForm {
+    /// Returns the reason if such a time is no moment, because a part of it is missing.
+    fn check(&self) -> Result<(), String> {
+        let Self::Strftime(format) = self else { return Ok(()) };
+        // Each differs from the first in one part. The day of the week is the same.
+        let times = [
+            ("", "2015-03-17T10:05:03+00:00[+00:00]"),
+            ("the year", "2026-03-17T10:05:03+00:00[+00:00]"),
+            ("the month", "2015-11-17T10:05:03+00:00[+00:00]"),
+            ("the day", "2015-03-24T10:05:03+00:00[+00:00]"),
+            ("the hour", "2015-03-17T11:05:03+00:00[+00:00]"),
+            ("AM or PM", "2015-03-17T22:05:03+00:00[+00:00]"),
+            ("the minute", "2015-03-17T10:06:03+00:00[+00:00]"),
+            ("the zone", "2015-03-17T10:05:03+02:00[+02:00]"),
+        ];
+        let texts = times.map(|(_, time)| time.parse::<Zoned>().and_then(|time| strtime::format(format, &time)));
+        let texts = texts.into_iter().collect::<Result<Vec<String>, _>>();
+        let texts = texts.and_then(|texts| strtime::parse(format, &texts[0]).map(|_| texts));
+        let texts = texts.map_err(|error| {
+            format!("its time {format} cannot be read: {error}; write its parts, as %I:%M:%S %p for %r")
+        })?;
+        let parts = times.iter().zip(&texts).skip(1).filter(|(_, text)| **text == texts[0]);
+        let missing: Vec<&str> = parts.map(|((part, _), _)| *part).collect();
+        if missing.is_empty() {
+            return Ok(());
+        }
+        Err(format!(
+            "in its time {format}, {} is missing: let the server write it, as %{{%z}}t for Apache writes the zone, or add it to the \
+             lines, as sed -E 's/(:[0-9.]+)]/\\1 +0000]/' adds UTC",
+            missing.join(", ")
+        ))
+    }
+
     /// Reads a time, in microseconds since the Unix epoch.
     pub(super) fn micros(&self, text: &str) -> Option<i64> {
         let micros = match self {
