@@ -9,6 +9,7 @@ use crate::error::{CliError, Result};
 use crate::input::{self, of_encoding};
 use crate::output::Progress;
 use crate::study::compressed::{Reader, decompressed};
+use crate::text::grouped;
 
 /// Longer lines are not read, so that a file without line breaks does not fill the memory.
 const LONGEST: usize = 1 << 20;
@@ -19,34 +20,74 @@ pub(crate) struct Lines<'s> {
     name: &'s str,
     reader: Reader<'s>,
     number: usize,
+    /// A line, of which this much was returned.
     buffer: Vec<u8>,
+    start: usize,
+    /// The number of NUL bytes that were left out, and the line of the first one.
+    nuls: (u64, usize),
 }
 
 /// The number of a line, from 1 on, and its bytes without the line break and blanks at the end. No bytes if it is too long.
 type Line<'l> = (usize, Option<&'l [u8]>);
 
 impl Lines<'_> {
-    /// Reads the next line that is not blank.
+    /// Reads the next line that is not blank. NUL bytes end a line, too: a crash leaves a hole after a line that was cut, and a
+    /// server that writes on to a file that was cut, as by logrotate's copytruncate, one before its first line.
     pub(crate) fn next(&mut self) -> Result<Option<Line<'_>>> {
         loop {
-            let is_whole = self.read().map_err(|error| unreadable(self.name, self.number, &error))?;
-            if self.buffer.is_empty() {
-                return Ok(None);
+            if self.start == self.buffer.len() {
+                self.number += 1;
+                let is_whole = self.read().map_err(|error| unreadable(self.name, self.number - 1, &error))?;
+                if self.buffer.is_empty() {
+                    return Ok(None);
+                }
+                self.start = if is_whole { 0 } else { self.buffer.len() };
+                if !is_whole {
+                    return Ok(Some((self.number, None)));
+                }
             }
-            self.number += 1;
-            // A log that is cut while the server writes to it, as by logrotate's copytruncate, begins with a hole.
-            let length = self.buffer.trim_ascii_end().len();
-            let hole = self.buffer[..length].iter().position(|byte| *byte != 0).unwrap_or_default();
-            if length > 0 || !is_whole {
-                return Ok(Some((self.number, is_whole.then(|| &self.buffer[hole..length]))));
+            let rest = self.buffer[self.start..].trim_ascii_end();
+            let hole = rest.iter().take_while(|byte| **byte == 0).count();
+            // A line of nothing else is no line of the log.
+            let hole = if self.start == 0 && hole == rest.len() { 0 } else { hole };
+            let text = &rest[hole..];
+            let cut = text.iter().position(|byte| *byte == 0).filter(|cut| *cut > 0);
+            let (begin, length) = (self.start + hole, cut.unwrap_or(text.len()));
+            self.start = cut.map_or(self.buffer.len(), |cut| begin + cut);
+            self.count(hole);
+            if length > 0 {
+                return Ok(Some((self.number, Some(&self.buffer[begin..begin + length]))));
             }
         }
+    }
+
+    fn count(&mut self, nuls: usize) {
+        let first = if self.nuls.0 == 0 { self.number } else { self.nuls.1 };
+        self.nuls = (self.nuls.0 + nuls as u64, first);
+    }
+
+    /// A note on the NUL bytes, if there are any.
+    pub(crate) fn note(&self) -> Option<String> {
+        let (count, line) = self.nuls;
+        (count > 0).then(|| {
+            format!(
+                "{}: {} NUL bytes are left out, the first ones in line {line}: a crash or a copytruncate leaves them, and requests may \
+                 be missing",
+                self.name,
+                grouped(count)
+            )
+        })
     }
 
     /// Reads a line. Returns whether it was read whole; otherwise the rest was skipped.
     fn read(&mut self) -> io::Result<bool> {
         self.buffer.clear();
-        self.reader.by_ref().take(LONGEST as u64).read_until(b'\n', &mut self.buffer)?;
+        while self.reader.by_ref().take(LONGEST as u64).read_until(b'\n', &mut self.buffer)? == LONGEST
+            && self.buffer.iter().all(|byte| *byte == 0)
+        {
+            self.count(LONGEST);
+            self.buffer.clear();
+        }
         let is_whole = self.buffer.len() < LONGEST || self.buffer.ends_with(b"\n");
         if !is_whole {
             self.reader.skip_until(b'\n')?;
@@ -99,7 +140,7 @@ impl Source {
             return Err(CliError::usage(format!("{name}: {cause}")));
         }
         let reader = Box::new(Cursor::new(text.to_vec()).chain(reader));
-        Ok(Lines { name, reader, number: 0, buffer: Vec::new() })
+        Ok(Lines { name, reader, number: 0, buffer: Vec::new(), start: 0, nuls: (0, 0) })
     }
 }
 

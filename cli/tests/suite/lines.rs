@@ -338,6 +338,33 @@ async fn other_encodings_and_forms_name_their_cause() {
     run(url, &["limit", "api", "--limits", &path], "").refuses(2, &["limits.json", "UTF-16"]);
 }
 
+/// A crash or logrotate's copytruncate leaves a stretch of zeros, at the beginning of a line or within one.
+#[tokio::test(flavor = "multi_thread")]
+async fn nul_bytes_are_left_out_and_counted() {
+    let database = Database::empty().await;
+    let url = Some(database.url.as_str());
+    for (zeros, number) in [(2, "2"), (5000, "5,000"), (3 << 20, "3,145,728")] {
+        let hole = "\0".repeat(zeros);
+        let logs = [format!("{hole}{REQUEST}{REQUEST}"), format!("{REQUEST}{hole}{REQUEST}")];
+        for (log, line) in logs.into_iter().zip(1..) {
+            let note = format!("access.log: {number} NUL bytes are left out, the first ones in line {line}: ");
+            let read = replay(url, "access.log", log.as_bytes(), &[]);
+            counted(&read, "2");
+            assert!(read.stderr.contains(&note), "{zeros}: {}", read.stderr);
+        }
+    }
+    // The request after the hole is read, although the line before it was cut.
+    let cut = format!("{}\0\0\0{REQUEST}{CUT}", CUT.trim_end());
+    let read = replay(url, "access.log", &between(REQUEST, &cut), &[]);
+    counted(&read, "201");
+    for words in ["3 NUL bytes are left out, the first ones in line 101: ", "  line 101: ", "  line 102: "] {
+        assert!(read.stderr.contains(words), "{words}: {}", read.stderr);
+    }
+    let events = replay(url, "events.jsonl", format!("{EVENT}\0\0{EVENT}").as_bytes(), &[]);
+    counted(&events, "2");
+    assert!(events.stderr.contains("events.jsonl: 2 NUL bytes are left out"), "{}", events.stderr);
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn lines_are_sorted_within_the_window() {
     let database = Database::empty().await;

@@ -68,6 +68,7 @@ impl Recording {
         summary.lines = pass.read;
         bad_lines.check(summary.lines)?;
         summary.notes.extend(bad_lines.note(summary.lines));
+        summary.notes.extend(pass.lines.note());
         if summary.lines == 0 {
             let what = if recording.source.length == 0 { "is empty" } else { "has no lines" };
             summary.notes.push(format!("{name} {what}"));

@@ -381,6 +381,7 @@ impl TimeForm {
             ("the hour", "2015-03-17T11:05:03+00:00[+00:00]"),
             ("AM or PM", "2015-03-17T22:05:03+00:00[+00:00]"),
             ("the minute", "2015-03-17T10:06:03+00:00[+00:00]"),
+            ("the second", "2015-03-17T10:05:04+00:00[+00:00]"),
             ("the zone", "2015-03-17T10:05:03+02:00[+02:00]"),
         ];
         let texts = times.map(|(_, time)| time.parse::<Zoned>().and_then(|time| strtime::format(format, &time)));
