@@ -8,7 +8,7 @@ use std::path::Path;
 use crate::error::{CliError, Result};
 use crate::input::{self, of_encoding};
 use crate::output::Progress;
-use crate::study::compressed::{Reader, decompressed};
+use crate::study::compressed::{Reader, decompressed, piped};
 use crate::text::grouped;
 
 /// Longer lines are not read, so that a file without line breaks does not fill the memory.
@@ -19,6 +19,8 @@ const HEAD: u64 = 1 << 12;
 pub(crate) struct Lines<'s> {
     name: &'s str,
     reader: Reader<'s>,
+    /// The commands that print the text, if it is compressed.
+    pipe: String,
     number: usize,
     /// A line, of which this much was returned.
     buffer: Vec<u8>,
@@ -64,6 +66,11 @@ impl Lines<'_> {
     fn count(&mut self, nuls: usize) {
         let first = if self.nuls.0 == 0 { self.number } else { self.nuls.1 };
         self.nuls = (self.nuls.0 + nuls as u64, first);
+    }
+
+    /// A message with a command for the file in it, so that it reads a compressed file.
+    pub(crate) fn piped(&self, message: &str) -> String {
+        piped(message, &self.pipe)
     }
 
     /// A note on the NUL bytes, if there are any.
@@ -127,20 +134,21 @@ impl Source {
             file.rewind()?;
             let buffered = BufReader::with_capacity(1 << 16, progress.wrap_read(file.take(self.length)));
             // Some files are compressed twice.
-            let mut reader = decompressed(decompressed(Box::new(buffered))?)?;
+            let (reader, pipe) = decompressed(Box::new(buffered), "")?;
+            let (mut reader, pipe) = decompressed(reader, &pipe)?;
             reader.by_ref().take(HEAD).read_to_end(&mut head)?;
-            Ok(reader)
+            Ok((reader, pipe))
         };
         let opened = open();
         let lines = || head.iter().filter(|byte| **byte == b'\n').count();
-        let reader = opened.map_err(|error| unreadable(name, lines(), &error))?;
+        let (reader, pipe) = opened.map_err(|error| unreadable(name, lines(), &error))?;
         let text = head.strip_prefix(b"\xef\xbb\xbf").unwrap_or(&head);
         let cause = of_encoding(&head).or_else(|| of_record(&String::from_utf8_lossy(text), are_events));
         if let Some(cause) = cause {
-            return Err(CliError::usage(format!("{name}: {cause}")));
+            return Err(CliError::usage(format!("{name}: {}", piped(&cause, &pipe))));
         }
         let reader = Box::new(Cursor::new(text.to_vec()).chain(reader));
-        Ok(Lines { name, reader, number: 0, buffer: Vec::new(), start: 0, nuls: (0, 0) })
+        Ok(Lines { name, reader, pipe, number: 0, buffer: Vec::new(), start: 0, nuls: (0, 0) })
     }
 }
 

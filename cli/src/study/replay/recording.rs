@@ -207,15 +207,22 @@ impl Pass<'_> {
         self.is_at_end = false;
         let place = usize::try_from(self.read).unwrap_or(usize::MAX);
         self.read += 1;
-        let bad = |why: UnreadableLine| Fault::Line(BadLine { place, number, why });
-        let with_hint = |reason: &str, hint| bad(UnreadableLine { hint: Some(hint), ..reason.to_owned().into() });
+        let with_hint = |reason: &str, hint| UnreadableLine { hint: Some(hint), ..reason.to_owned().into() };
         let look = || format!("see how it begins with sed -n {number}p FILE | head -c 200");
-        let bytes = bytes.ok_or_else(|| with_hint("the line is longer than 1 MiB", look()))?;
-        let (at, parsed) = self.recording.parse(bytes).map_err(bad)?;
+        let parsed = match bytes {
+            Some(bytes) => self.recording.parse(bytes),
+            None => Err(with_hint("the line is longer than 1 MiB", look())),
+        };
+        let bad = |why: UnreadableLine| {
+            let hint = why.hint.map(|hint| self.lines.piped(&hint));
+            Fault::Line(BadLine { place, number, why: UnreadableLine { hint, ..why } })
+        };
+        let (at, parsed) = parsed.map_err(bad)?;
         if self.last.is_some_and(|last| at < last) {
             let window = grouped(self.recording.window as u64);
             let reason = format!("its time is before that of calls more than {window} lines before it");
-            return Err(with_hint(&reason, "sort the file by time, or use a larger --sort-window".to_owned()));
+            let hint = "sort the file by time, or use a larger --sort-window".to_owned();
+            return Err(bad(with_hint(&reason, hint)));
         }
         self.waiting.insert((at, place), (number, parsed));
         Ok(())
