@@ -299,6 +299,32 @@ fn a_field_is_what_its_format_says() {
     }
 }
 
+/// Durations in nanoseconds, microseconds and milliseconds.
+#[test]
+fn a_duration_in_a_json_log_is_no_time() {
+    for number in ["120000000", "900000000", "5200000000", "250000000000", "8000", "-1", "120ms"] {
+        for (text, field) in [("json", "time"), ("json:time=took.all", "took.all")] {
+            let line = format!(r#"{{"time":"{number}","took":{{"all":"{number}"}},"remote_addr":"1.2.3.4"}}"#);
+            let reason = reason(&format(text), &line);
+            let words = [
+                format!("\"{number}\" is not a time like 2015-05-17T10:05:03Z"),
+                format!("which the field {field} must be"),
+                "--log-format json:time=FIELD".to_owned(),
+            ];
+            assert!(words.iter().all(|words| reason.contains(words)), "{reason}");
+        }
+    }
+    for text in ["$request_time $remote_addr $msec", "%{ms}T %h %{sec}t"] {
+        let reason = reason(&format(text), "1431857103.000 1.2.3.4 310");
+        assert!(reason.contains("\"310\" is not a time like 1431857103.000"), "{reason}");
+    }
+    // Also if it may be a time: a field with another name is surely one.
+    for other in ["ts", "timestamp", "@timestamp", "StartUTC"] {
+        let line = format!(r#"{{"time":1200000000,"{other}":"2015-05-17T10:05:03Z","remote_addr":"1.2.3.4"}}"#);
+        assert_eq!(format("json").parse(&line).expect(&line).at_micros(), AT, "{line}");
+    }
+}
+
 #[test]
 fn a_number_in_the_place_of_the_status_is_no_status() {
     for number in ["20", "1200", "51234", "0"] {

@@ -334,13 +334,18 @@ impl<'a> LogLine<'a> {
             return Err("its line is the text of the field log".to_owned());
         }
         let line = Self { at: 0, fields: fields_of(object)?, ambiguous: Vec::new(), renamed };
-        let time = line.meaning("time").filter(|text| !text.is_empty()).ok_or_else(|| {
-            format!("no field has the time: name it with --log-format json:time=FIELD; {}", line.has())
-        })?;
         // A duration may have the name of a time.
-        let at = line.values("time").find_map(|text| TimeForm::Any.micros(text));
-        let at = at.ok_or_else(|| format!("\"{time}\" is not a time like {}", TimeForm::Any.example()))?;
-        Ok(Self { at, ..line })
+        let at = line.values("time").find_map(|(_, text)| TimeForm::Any.micros(text));
+        if let Some(at) = at {
+            return Ok(Self { at, ..line });
+        }
+        let reason = match line.values("time").find(|(_, text)| !text.is_empty()) {
+            Some((field, text)) => {
+                format!("\"{text}\" is not a time like {}, which the field {field} must be", TimeForm::Any.example())
+            }
+            None => "no field has the time".to_owned(),
+        };
+        Err(format!("{reason}: name another with --log-format json:time=FIELD; {}", line.has()))
     }
 
     /// The time of the request, in microseconds since the Unix epoch.
@@ -409,16 +414,17 @@ impl<'a> LogLine<'a> {
 
     /// The value with the meaning of one of the tool's names: the first one that is not absent.
     fn meaning(&self, name: &str) -> Option<&str> {
-        self.values(name).find(|value| !value.is_empty()).or_else(|| self.values(name).next())
+        let values = || self.values(name).map(|(_, value)| value);
+        values().find(|value| !value.is_empty()).or_else(|| values().next())
     }
 
-    /// The values that may have this meaning, the best first.
-    fn values(&self, name: &str) -> impl Iterator<Item = &str> {
+    /// The fields that may have this meaning, the best first, and their values.
+    fn values(&self, name: &str) -> impl Iterator<Item = (&str, &str)> {
         let fields: Vec<&str> = match self.renamed.get(name) {
             Some(field) => vec![field],
             None => meanings(name).into_iter().flatten().collect(),
         };
-        fields.into_iter().filter_map(|field| self.own(field))
+        fields.into_iter().filter_map(|field| Some((field, self.own(field)?)))
     }
 
     /// The method and the URI of `GET /path?query HTTP/1.1`. A malformed request, as port scanners send them, has no method, and
@@ -463,7 +469,8 @@ fn is_file_of_docker(line: &str) -> bool {
 
 /// The tool's names, and the fields of formats that have the same meaning, the best first. A dot selects a member of a JSON object.
 const FIELDS: [(&str, &str); 11] = [
-    ("time", "time_iso8601 time_local msec time timestamp @timestamp ts StartUTC date"),
+    // The last one is a duration in some logs.
+    ("time", "time_iso8601 time_local msec timestamp @timestamp ts StartUTC date time"),
     (
         "remote_addr",
         "remote_addr remote_host remote_ip request.remote_ip httpRequest.remoteIp client_addr client_ip clientip ClientHost client ip \

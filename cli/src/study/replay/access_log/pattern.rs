@@ -2,6 +2,7 @@
 
 use std::borrow::Cow;
 use std::collections::HashMap;
+use std::ops::Range;
 use std::sync::LazyLock;
 
 use jiff::fmt::strtime;
@@ -415,8 +416,9 @@ impl TimeForm {
             }
             Self::Number(unit) => {
                 let number = text.parse().ok().filter(|number: &f64| number.is_finite())?;
-                // The cast saturates, and the range of years rejects such numbers.
-                (number * (1_000_000.0 / f64::from(*unit))).round() as i64
+                // The cast saturates, and the range of years rejects such numbers. It also rejects durations.
+                let micros = (number * (1_000_000.0 / f64::from(*unit))).round() as i64;
+                Some(micros).filter(|micros| YEARS_OF_NUMBERS.contains(micros))?
             }
             Self::Any => return any(text),
         };
@@ -435,6 +437,9 @@ impl TimeForm {
     }
 }
 
+/// The years 2000 to 2099, in microseconds since the Unix epoch.
+const YEARS_OF_NUMBERS: Range<i64> = 946_684_800_000_000..4_102_444_800_000_000;
+
 /// The bound of PostgreSQL. No time zone is farther from UTC.
 fn is_of_a_zone(offset: Offset) -> bool {
     offset.seconds().abs() < 16 * 3600
@@ -444,9 +449,8 @@ fn any(text: &str) -> Option<i64> {
     let Ok(number) = text.parse::<f64>() else {
         return TimeForm::Iso.micros(text).or_else(|| TimeForm::Strftime(COMMON.to_owned()).micros(text));
     };
-    // Each unit is the only one that gives a year between 1973 and 5138. A smaller number is a duration.
+    // Each unit is the only one that gives a year between 1973 and 5138.
     let unit = match number {
-        duration if duration < 1e8 => return None,
         seconds if seconds < 1e11 => 1,
         millis if millis < 1e14 => 1_000,
         micros if micros < 1e17 => 1_000_000,
