@@ -11,7 +11,7 @@ use jiff::tz::Offset;
 use jiff::{Timestamp, Zoned};
 use regex::Regex;
 
-use crate::study::replay::access_log::key::{ALL_FORWARDED, address};
+use crate::study::replay::access_log::key::{ALL_FORWARDED, UNIX, address};
 use crate::study::replay::events::YEARS;
 use crate::text::shortened;
 
@@ -307,7 +307,9 @@ fn check(field: &Field, value: &str) -> Result<Option<i64>, String> {
             at => Ok(at),
         },
         Kind::Address | Kind::Number | Kind::Word | Kind::Host if value.is_empty() => Err(format!("{name} is missing")),
-        Kind::Address if address(value).is_none() => refused(format!("{NO_ADDRESS}, as {name} must be")),
+        Kind::Address if value != UNIX && address(value).is_none() => {
+            refused(format!("{NO_ADDRESS}, as {name} must be"))
+        }
         Kind::Number if !is_number(value) => refused(format!("is no number for {name}")),
         Kind::Number if name == "status" && value != "-" && (value.len() != 3 || value.contains('.')) => {
             refused(format!("is no {name}, which has three digits"))

@@ -236,3 +236,33 @@ fn columns_may_be_padded_with_blanks() {
         }
     }
 }
+
+/// nginx writes this for a peer on a unix socket.
+#[test]
+fn a_peer_on_a_unix_socket_has_its_client_in_a_header() {
+    let tail = "- - [17/May/2015:10:05:03 +0000] \"GET / HTTP/1.1\" 200 1";
+    let header =
+        "$remote_addr - $remote_user [$time_local] \"$request\" $status $body_bytes_sent \"$http_x_forwarded_for\"";
+    let json = r#"{"time": 1431857103, "remote_addr": "unix:"}"#.to_owned();
+    for (text, line) in
+        [("common", format!("unix: {tail}")), (header, format!("unix: {tail} \"203.0.113.1\"")), ("json", json)]
+    {
+        let reason = key_of(text, LogOptions::default(), &line).expect_err(text);
+        for words in ["\"unix:\" is no address", "unix socket", "$http_x_forwarded_for", "--trusted-proxies 127.0.0.1"]
+        {
+            assert!(reason.contains(words), "{text}: no {words} in {reason}");
+        }
+    }
+    let behind = LogOptions { trusted_proxies: Some("127.0.0.1".to_owned()), ..LogOptions::default() };
+    for (peer, reported, key) in [
+        ("unix:", "203.0.113.1", "203.0.113.1"),
+        ("unix:", "6.6.6.6, 203.0.113.1", "203.0.113.1"),
+        ("unix:", "-", ""),
+        ("127.0.0.1", "203.0.113.1", "203.0.113.1"),
+        ("198.51.100.7", "203.0.113.1", "198.51.100.7"),
+    ] {
+        let line = format!("{peer} {tail} \"{reported}\"");
+        assert_eq!(key_of(header, behind.clone(), &line), Ok(Some(key.to_owned())), "{line}");
+    }
+    assert_eq!(key_of("common", options("path"), &format!("unix: {tail}")), Ok(Some("/".to_owned())));
+}
