@@ -20,6 +20,9 @@ use crate::study::replay::events::{Event, json_reason};
 const COMMON: &str = "$remote_addr $remote_logname $remote_user [$time_local] \"$request\" $status $body_bytes_sent";
 const HEADERS: &str = " \"$http_referer\" \"$http_user_agent\"";
 
+/// Begins the reason for a JSON object without a time.
+const NO_TIME: &str = "no field has the time";
+
 /// The names of formats, for messages.
 const NAMES: &str =
     "common, combined, vhost, json, syslog, docker, compose, kubectl, cri, or a format string of nginx or Apache";
@@ -63,6 +66,7 @@ impl LogFormat {
         let is_collected_twice = COLLECTORS.iter().any(|collector| collector.rest(inner).is_some());
         let is_object = inner.starts_with('{') && !self.patterns.is_empty();
         let object = is_object.then(|| serde_json::from_str::<IgnoredAny>(inner));
+        let before = collected.map(|(collector, _)| format!("{}:", collector.name)).unwrap_or_default();
         Some(match (object, collected) {
             _ if Event::parse(line).is_ok() => "this is a recorded call: use --events FILE".into(),
             _ if is_file_of_docker(line) => {
@@ -84,10 +88,8 @@ impl LogFormat {
                 format!("the line begins {begin}, and a second collector follows: remove the text of the first one")
             }
             (Some(Ok(_)), _) => {
-                let before = collected.map(|(collector, _)| format!("{}:", collector.name)).unwrap_or_default();
-                format!(
-                    "the line is JSON: name its fields, as in --log-format {before}json:time=FIELD,remote_addr=FIELD"
-                )
+                let fields = "json:time=FIELD,remote_addr=FIELD";
+                format!("the line is JSON: name its fields, as in --log-format {before}{fields}")
             }
             // A format string of the user's own may begin so, too.
             (Some(Err(error)), _) if !self.text.trim_start().starts_with('{') => {
@@ -95,13 +97,18 @@ impl LogFormat {
                 return None;
             }
             (_, Some((Collector { name, begin, .. }, _))) if self.collector.is_none_or(|own| own.name != *name) => {
-                format!("the line begins {begin}: use --log-format {name}:FORMAT, with the format string of the server")
+                let format = "with the format string of the server; if that has no time";
+                format!("the line begins {begin}: use --log-format {name}:FORMAT, {format}, {}", own_time(name, line))
+            }
+            (_, Some(_)) if reason.starts_with(NO_TIME) => {
+                let command = r#"sed -E 's/^[^{]*([0-9]{4}-[^ {]+)[^{]*\{/{"time":"\1",/' FILE"#;
+                format!("if only the collector has one, move it as with {command}, and use --log-format json")
             }
             _ if !reason.contains(NO_ADDRESS) => return None,
-            _ if inner.starts_with("- ") => {
-                "if X-Forwarded-For is the first field, use a --log-format that begins with $http_x_forwarded_for"
-                    .into()
-            }
+            _ if inner.starts_with("- ") => format!(
+                "if the first field is the virtual host, use --log-format {before}vhost; if it is X-Forwarded-For, use one \
+                 that begins with $http_x_forwarded_for"
+            ),
             _ if self.text.contains(['$', '%']) => return None,
             _ => "give the format string of the server with --log-format".into(),
         })
@@ -211,6 +218,15 @@ pub(in crate::study::replay) fn of_known_format(line: &str, given: &str) -> Opti
     let is_list = format.read(line).is_ok_and(forwarded);
     let proxies = if is_list { " --trusted-proxies NETWORKS_OF_YOUR_PROXIES" } else { "" };
     Some(format!("--log-format {text}{proxies}"))
+}
+
+/// How to use the time that a collector writes, which has no year in the classic lines of syslog.
+fn own_time(collector: &str, line: &str) -> &'static str {
+    if collector == "syslog" && line.starts_with(|first: char| first.is_ascii_alphabetic()) {
+        return "complete that of syslog, as with sed -E \"s/^(.{15})/$(date +%Y) \\1 +0000/\" FILE, and write it into the \
+                format, as in --log-format '%{%Y %b %e %H:%M:%S %z}t ..'";
+    }
+    "write the collector's text into it, as in --log-format '$time_iso8601 ..'"
 }
 
 /// The option for a line that begins with the name of a host, as a server writes it that looks names up.
@@ -343,7 +359,7 @@ impl<'a> LogLine<'a> {
             Some((field, text)) => {
                 format!("\"{text}\" is not a time like {}, which the field {field} must be", TimeForm::Any.example())
             }
-            None => "no field has the time".to_owned(),
+            None => NO_TIME.to_owned(),
         };
         Err(format!("{reason}: name another with --log-format json:time=FIELD; {}", line.has()))
     }

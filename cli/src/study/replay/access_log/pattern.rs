@@ -100,7 +100,11 @@ impl Pattern {
         let times: Vec<&Field> = pattern.fields().filter(|field| matches!(field.kind, Kind::Time(_))).collect();
         match times[..] {
             [Field { kind: Kind::Time(form), .. }] => form.check().map(|()| pattern),
-            [] => Err("it has no time: add $time_local, or %t for Apache".to_owned()),
+            [] => Err(
+                "it has no time: add $time_local, or %t for Apache; if only a log collector writes one, leave out the \
+                       collector's name, and write its text into the format, as in '$time_iso8601 ..'"
+                    .to_owned(),
+            ),
             _ => Err("it has several times: leave out all but one".to_owned()),
         }
     }
