@@ -18,8 +18,8 @@ const OTHERS: [(&[u8], &str, &str); 6] = [
     (b"\x1f\x9d", "compress", "uncompress -c <"),
 ];
 
-/// Decompresses gzip and zstd; any other file is read as it is. `pipe`: the commands that print what is stored, if it is no file; the
-/// same is returned for the text.
+/// Decompresses gzip and zstd; any other file is read as it is. `pipe`: the commands that print what is stored, if it is no
+/// file. Those that print the text are returned.
 pub(super) fn decompressed<'s>(mut stored: Reader<'s>, pipe: &str) -> io::Result<(Reader<'s>, String)> {
     let head = stored.fill_buf()?;
     if let Some((_, format, command)) = OTHERS.iter().find(|(magic, ..)| head.starts_with(magic)) {
@@ -28,15 +28,13 @@ pub(super) fn decompressed<'s>(mut stored: Reader<'s>, pipe: &str) -> io::Result
         );
         return Err(io::Error::other(piped(&reason, pipe)));
     }
-    let program = match head {
-        [0x1f, 0x8b, ..] => "gzip",
+    let (reader, program): (Box<dyn Read + Send + 's>, _) = match head {
+        [0x1f, 0x8b, ..] => (Box::new(Gzip(Some(GzDecoder::new(stored)))), "gzip"),
         // It may begin with a frame of other data.
-        [0x28, 0xb5, 0x2f, 0xfd, ..] | [0x28, 0xb5, 0x2f] | [0x50..=0x5f, 0x2a, 0x4d, 0x18, ..] => "zstd",
+        [0x28, 0xb5, 0x2f, 0xfd, ..] | [0x28, 0xb5, 0x2f] | [0x50..=0x5f, 0x2a, 0x4d, 0x18, ..] => {
+            (Box::new(Zstd { source: stored, decoder: FrameDecoder::new() }), "zstd")
+        }
         _ => return Ok((stored, pipe.to_owned())),
-    };
-    let reader: Box<dyn Read + Send + 's> = match program {
-        "gzip" => Box::new(Gzip(Some(GzDecoder::new(stored)))),
-        _ => Box::new(Zstd { source: stored, decoder: FrameDecoder::new() }),
     };
     // By its standard input, a program reads a file of any name.
     let pipe = if pipe.is_empty() { format!("{program} -dc < FILE | ") } else { format!("{pipe}{program} -dc | ") };

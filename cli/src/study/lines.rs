@@ -20,7 +20,7 @@ pub(crate) struct Lines<'s> {
     name: &'s str,
     reader: Reader<'s>,
     /// The commands that print the text, if it is compressed.
-    pipe: String,
+    pub(crate) pipe: String,
     number: usize,
     /// A line, of which this much was returned.
     buffer: Vec<u8>,
@@ -68,21 +68,12 @@ impl Lines<'_> {
         self.nuls = (self.nuls.0 + nuls as u64, first);
     }
 
-    /// A message with a command for the file in it, so that it reads a compressed file.
-    pub(crate) fn piped(&self, message: &str) -> String {
-        piped(message, &self.pipe)
-    }
-
     /// A note on the NUL bytes, if there are any.
     pub(crate) fn note(&self) -> Option<String> {
         let (count, line) = self.nuls;
         (count > 0).then(|| {
-            format!(
-                "{}: {} NUL bytes are left out, the first ones in line {line}: a crash or a copytruncate leaves them, and requests may \
-                 be missing",
-                self.name,
-                grouped(count)
-            )
+            let found = format!("{} NUL bytes are left out, the first ones in line {line}", grouped(count));
+            format!("{}: {found}: a crash or a copytruncate leaves them, and lines may be missing", self.name)
         })
     }
 

@@ -7,6 +7,7 @@ use std::sync::Arc;
 use crate::error::{CliError, Result};
 use crate::output::Progress;
 use crate::study::bad_lines::{BadLine, BadLines, LineArgs, UnreadableLine};
+use crate::study::compressed::piped;
 use crate::study::lines::{Lines, Source};
 use crate::study::plot::{SECOND, finer};
 use crate::study::replay::Event;
@@ -214,7 +215,7 @@ impl Pass<'_> {
             None => Err(with_hint("the line is longer than 1 MiB", look())),
         };
         let bad = |why: UnreadableLine| {
-            let hint = why.hint.map(|hint| self.lines.piped(&hint));
+            let hint = why.hint.map(|hint| piped(&hint, &self.lines.pipe));
             Fault::Line(BadLine { place, number, why: UnreadableLine { hint, ..why } })
         };
         let (at, parsed) = parsed.map_err(bad)?;

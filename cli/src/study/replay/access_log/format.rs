@@ -73,7 +73,7 @@ impl LogFormat {
                 "this is a file of Docker: give the lines that `docker logs CONTAINER` or `jq -j .log FILE` prints"
                     .into()
             }
-            _ if W3C.iter().any(|begin| line.starts_with(begin)) => {
+            _ if ["#Software:", "#Version:", "#Date:", "#Fields:"].iter().any(|begin| line.starts_with(begin)) => {
                 "this is a log in the W3C format, as of IIS or CloudFront, which is not read: convert its lines to JSON with \
                  a `time` and a `remote_addr`, and use --log-format json"
                     .into()
@@ -278,9 +278,6 @@ struct Collector {
     /// How its lines begin, for messages.
     begin: &'static str,
 }
-
-/// How the first line of a log in the W3C format begins.
-const W3C: [&str; 4] = ["#Software:", "#Version:", "#Date:", "#Fields:"];
 
 static COLLECTORS: LazyLock<[Collector; 5]> = LazyLock::new(|| {
     let time =

@@ -35,12 +35,6 @@ pub(super) enum Kind {
     Text,
 }
 
-impl Kind {
-    const fn may_have_blank(&self) -> bool {
-        matches!(self, Self::Time(_) | Self::User | Self::List | Self::Text)
-    }
-}
-
 /// In the reason if a field that must be an address is none.
 pub(super) const NO_ADDRESS: &str = "is no address";
 
@@ -100,11 +94,11 @@ impl Pattern {
         let times: Vec<&Field> = pattern.fields().filter(|field| matches!(field.kind, Kind::Time(_))).collect();
         match times[..] {
             [Field { kind: Kind::Time(form), .. }] => form.check().map(|()| pattern),
-            [] => Err(
-                "it has no time: add $time_local, or %t for Apache; if only a log collector writes one, leave out the \
-                       collector's name, and write its text into the format, as in '$time_iso8601 ..'"
-                    .to_owned(),
-            ),
+            [] => {
+                Err("it has no time: add $time_local, or %t for Apache; if only a log collector writes one, leave out \
+                       the collector's name, and write its text into the format, as in '$time_iso8601 ..'"
+                    .to_owned())
+            }
             _ => Err("it has several times: leave out all but one".to_owned()),
         }
     }
@@ -131,9 +125,6 @@ impl Pattern {
         };
         let is_read = readings.read(0, 0);
         let Readings { found, mut divided, mismatch, work, .. } = readings;
-        if work > MOST_WORK {
-            return Err((0, "it can be read in too many ways".to_owned()));
-        }
         if !is_read {
             return Err(mismatch.unwrap_or_default());
         }
@@ -141,13 +132,13 @@ impl Pattern {
         divided.fields = fields
             .map(|(field, value)| (field.name.as_str().into(), if value == "-" { "".into() } else { value }))
             .collect();
-        let is_time = |field: &Field| matches!(field.kind, Kind::Time(_));
         // If the line has two addresses, the first may be that of a proxy.
         let is_name = |name: &str| matches!(name, "remote_logname" | "remote_user");
         let has_address = |list: &str| list.split(',').any(|part| address(part.trim()).is_some());
         let reason = match divided.fields.iter().find(|(name, value)| is_name(name) && has_address(value)) {
             Some((name, value)) => format!("\"{value}\" is an address, and no {name}"),
-            None if divided.ambiguous.iter().any(|field| is_time(field)) => {
+            None if work > MOST_WORK => "it can be read in too many ways".to_owned(),
+            None if divided.ambiguous.iter().any(|field| matches!(field.kind, Kind::Time(_))) => {
                 "it can be read with several times".to_owned()
             }
             None => return Ok(divided),
@@ -215,19 +206,19 @@ impl<'a> Readings<'a> {
             _ => "",
         };
         if next.starts_with('"') {
-            return match until_quote(&line[start..]) {
-                (value, Some(after)) => self.try_value(field, place, value, line.len() - after.len()),
-                // The last field may be truncated; others then are missing.
-                (value, None) if next == "\"" && place + 2 == pieces.len() => {
-                    self.try_value(field, place, value, line.len())
-                }
-                _ => self.refuse(place, format!("the closing quote of {name} is missing")),
+            let (value, after) = until_quote(&line[start..]);
+            // The last field may be truncated; others then are missing.
+            let after = after.or((next == "\"" && place + 2 == pieces.len()).then_some(""));
+            return match after {
+                Some(after) => self.try_value(field, place, value, line.len() - after.len()),
+                None => self.refuse(place, format!("the closing quote of {name} is missing")),
             };
         }
         // Columns may be padded with blanks. A value of which nothing is written may be between them, too.
         let is_column = line[..start].ends_with(' ');
         let rest = if is_column { line[start..].trim_start_matches(' ') } else { &line[start..] };
         let first = line.len() - rest.len();
+        let may_have_blank = matches!(field.kind, Kind::Time(_) | Kind::User | Kind::List | Kind::Text);
         let is_header = name.starts_with("http_") || name == ALL_FORWARDED;
         let (mut is_read, mut has_end) = (false, false);
         let end_of_last = if self.pattern.goes_on { rest.find(' ').unwrap_or(rest.len()) } else { rest.len() };
@@ -236,8 +227,7 @@ impl<'a> Readings<'a> {
             ends.filter(|end| after(&rest[*end..], next).is_some()).chain(next.is_empty().then_some(end_of_last));
         for end in ends {
             let value = &rest[..end];
-            let is_beyond = has_end && !field.kind.may_have_blank() && value.contains(' ');
-            if is_beyond || self.work > MOST_WORK {
+            if self.work > MOST_WORK || has_end && !may_have_blank && value.contains(' ') {
                 break;
             }
             has_end = true;
@@ -381,30 +371,30 @@ impl TimeForm {
         let Self::Strftime(format) = self else { return Ok(()) };
         // Each differs from the first in one part. The day of the week is the same.
         let times = [
-            ("", "2015-03-17T10:05:03+00:00[+00:00]"),
-            ("the year", "2026-03-17T10:05:03+00:00[+00:00]"),
-            ("the month", "2015-11-17T10:05:03+00:00[+00:00]"),
-            ("the day", "2015-03-24T10:05:03+00:00[+00:00]"),
-            ("the hour", "2015-03-17T11:05:03+00:00[+00:00]"),
-            ("AM or PM", "2015-03-17T22:05:03+00:00[+00:00]"),
-            ("the minute", "2015-03-17T10:06:03+00:00[+00:00]"),
-            ("the second", "2015-03-17T10:05:04+00:00[+00:00]"),
-            ("the zone", "2015-03-17T10:05:03+02:00[+02:00]"),
+            ("", "2015-03-17T10:05:03+00"),
+            ("year", "2026-03-17T10:05:03+00"),
+            ("month", "2015-11-17T10:05:03+00"),
+            ("day", "2015-03-24T10:05:03+00"),
+            ("hour", "2015-03-17T11:05:03+00"),
+            ("AM or PM", "2015-03-17T22:05:03+00"),
+            ("minute", "2015-03-17T10:06:03+00"),
+            ("second", "2015-03-17T10:05:04+00"),
+            ("zone", "2015-03-17T10:05:03+02"),
         ];
-        let texts = times.map(|(_, time)| time.parse::<Zoned>().and_then(|time| strtime::format(format, &time)));
-        let texts = texts.into_iter().collect::<Result<Vec<String>, _>>();
+        let text = |time: &str| strtime::format(format, &format!("{time}[{}]", &time[19..]).parse::<Zoned>()?);
+        let texts = times.iter().map(|(_, time)| text(time)).collect::<Result<Vec<String>, _>>();
         let texts = texts.and_then(|texts| strtime::parse(format, &texts[0]).map(|_| texts));
         let texts = texts.map_err(|error| {
             format!("its time {format} cannot be read: {error}; write its parts, as %I:%M:%S %p for %r")
         })?;
-        let parts = times.iter().zip(&texts).skip(1).filter(|(_, text)| **text == texts[0]);
-        let missing: Vec<&str> = parts.map(|((part, _), _)| *part).collect();
+        let is_missing = |place: &usize| *place > 0 && texts[*place] == texts[0];
+        let missing: Vec<&str> = (0..times.len()).filter(is_missing).map(|place| times[place].0).collect();
         if missing.is_empty() {
             return Ok(());
         }
         Err(format!(
-            "in its time {format}, {} is missing: let the server write it, as %{{%z}}t for Apache writes the zone, or add it to the \
-             lines, as sed -E 's/(:[0-9.]+)]/\\1 +0000]/' adds UTC",
+            "in its time {format}, {} is missing: let the server write it, as %{{%z}}t for Apache writes the zone, or add \
+             it to the lines, as sed -E 's/(:[0-9.]+)]/\\1 +0000]/' adds UTC",
             missing.join(", ")
         ))
     }
