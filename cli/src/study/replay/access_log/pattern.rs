@@ -66,7 +66,10 @@ pub(super) fn literal(text: &str) -> Piece {
 
 #[derive(Clone, Debug)]
 pub(super) struct Pattern {
-    pieces: Vec<Piece>,
+    /// The text before the first field.
+    before: String,
+    /// The fields, each with the text after it.
+    columns: Vec<(Field, String)>,
     /// Whether other fields may follow, after a blank.
     goes_on: bool,
 }
@@ -77,20 +80,20 @@ pub(super) type Mismatch = (usize, String);
 impl Pattern {
     /// Returns the reason if lines cannot be divided by these pieces.
     pub(super) fn new(pieces: Vec<Piece>, goes_on: bool) -> Result<Self, String> {
-        let mut merged: Vec<Piece> = Vec::new();
+        let mut pattern = Self { before: String::new(), columns: Vec::new(), goes_on };
         for piece in pieces {
-            match (merged.last_mut(), piece) {
-                (Some(Piece::Literal(text)), Piece::Literal(more)) => text.push_str(&more),
-                (Some(Piece::Field(first)), Piece::Field(second)) => {
+            match (pattern.columns.last_mut(), piece) {
+                (None, Piece::Literal(text)) => pattern.before.push_str(&text),
+                (Some((_, after)), Piece::Literal(text)) => after.push_str(&text),
+                (Some((first, after)), Piece::Field(second)) if after.is_empty() => {
                     return Err(format!(
                         "nothing is between the fields {} and {}, so a line cannot be divided there",
                         first.name, second.name
                     ));
                 }
-                (_, piece) => merged.push(piece),
+                (_, Piece::Field(field)) => pattern.columns.push((field, String::new())),
             }
         }
-        let pattern = Self { pieces: merged, goes_on };
         let times: Vec<&Field> = pattern.fields().filter(|field| matches!(field.kind, Kind::Time(_))).collect();
         match times[..] {
             [Field { kind: Kind::Time(form), .. }] => form.check().map(|()| pattern),
@@ -104,7 +107,7 @@ impl Pattern {
     }
 
     pub(super) fn fields(&self) -> impl Iterator<Item = &Field> {
-        self.pieces.iter().filter_map(Piece::field)
+        self.columns.iter().map(|(field, _)| field)
     }
 
     /// Whether a line may have been cut, as at a rotation of the file, if it has the format up to this field: it has its time.
@@ -118,20 +121,22 @@ impl Pattern {
             pattern: self,
             line,
             tried: HashMap::new(),
-            found: vec![None; self.pieces.len()],
+            found: vec![None; self.columns.len()],
             divided: Divided::default(),
             mismatch: None,
             work: 0,
         };
-        let is_read = readings.read(0, 0);
+        let is_read = match after(line, &self.before) {
+            Some(rest) => readings.read(0, rest),
+            None => readings.refuse(0, format!("the line does not begin with {}", name_of(&self.before))),
+        };
         let Readings { found, mut divided, mismatch, work, .. } = readings;
         if !is_read {
             return Err(mismatch.unwrap_or_default());
         }
-        let fields = self.pieces.iter().zip(found).filter_map(|(piece, value)| Some((piece.field()?, value?)));
-        divided.fields = fields
-            .map(|(field, value)| (field.name.as_str().into(), if value == "-" { "".into() } else { value }))
-            .collect();
+        let value = |value: Option<Cow<'a, str>>| value.filter(|value| value != "-").unwrap_or_default();
+        divided.fields =
+            self.fields().zip(found).map(|(field, found)| (field.name.as_str().into(), value(found))).collect();
         // If the line has two addresses, the first may be that of a proxy.
         let is_name = |name: &str| matches!(name, "remote_logname" | "remote_user");
         let has_address = |list: &str| list.split(',').any(|part| address(part.trim()).is_some());
@@ -163,7 +168,7 @@ const MOST_WORK: usize = 1 << 22;
 struct Readings<'a> {
     pattern: &'a Pattern,
     line: &'a str,
-    /// Whether the pieces from this one on can be read from this byte on.
+    /// Whether the fields from this one on can be read from a rest of this length.
     tried: HashMap<(usize, usize), bool>,
     /// The value of each field in the first reading.
     found: Vec<Option<Cow<'a, str>>>,
@@ -174,88 +179,77 @@ struct Readings<'a> {
 }
 
 impl<'a> Readings<'a> {
-    /// Reads the pieces from this one on, from this byte on. Returns whether that is possible.
-    fn read(&mut self, place: usize, start: usize) -> bool {
-        let (pattern, rest) = (self.pattern, &self.line[start..]);
-        let last = || pattern.pieces[..place].iter().rev().find_map(Piece::field);
-        let last = || last().map_or("the beginning of the line", |field| &field.name);
-        match pattern.pieces.get(place) {
-            None if rest.is_empty() || (pattern.goes_on && rest.starts_with(' ')) => true,
-            None => self.refuse(place, format!("after {}, the line goes on: \"{}\"", last(), shortened(rest, SHOWN))),
-            Some(Piece::Literal(text)) => match after(rest, text) {
-                Some(after) => self.read(place + 1, self.line.len() - after.len()),
-                // Servers truncate long lines, so the last quote may be missing.
-                None if rest.is_empty() && text == "\"" && place + 1 == pattern.pieces.len() => true,
-                None => self.refuse(place, format!("after {}, {} is missing", last(), name_of(text))),
-            },
-            Some(Piece::Field(field)) => match self.tried.get(&(place, start)) {
-                Some(known) => *known,
-                None => {
-                    let is_read = self.read_field(field, place, start);
-                    self.tried.insert((place, start), is_read);
-                    is_read
-                }
-            },
+    /// Reads the fields from this one on in the rest of the line. Returns whether that is possible.
+    fn read(&mut self, place: usize, rest: &'a str) -> bool {
+        if place == self.pattern.columns.len() {
+            let last = self.pattern.fields().last().map_or("", |field| &field.name);
+            return rest.is_empty()
+                || (self.pattern.goes_on && rest.starts_with(' '))
+                || self.refuse(place, format!("after {last}, the line goes on: \"{}\"", shortened(rest, SHOWN)));
         }
+        if let Some(known) = self.tried.get(&(place, rest.len())) {
+            return *known;
+        }
+        let is_read = self.read_field(place, rest);
+        self.tried.insert((place, rest.len()), is_read);
+        is_read
     }
 
-    fn read_field(&mut self, field: &'a Field, place: usize, start: usize) -> bool {
-        let (line, name, pieces) = (self.line, &field.name, &self.pattern.pieces);
-        let next = match pieces.get(place + 1) {
-            Some(Piece::Literal(next)) => next.as_str(),
-            _ => "",
-        };
+    fn read_field(&mut self, place: usize, rest: &'a str) -> bool {
+        let (Field { name, kind }, next) = &self.pattern.columns[place];
         if next.starts_with('"') {
-            let (value, after) = until_quote(&line[start..]);
-            // The last field may be truncated; others then are missing.
-            let after = after.or((next == "\"" && place + 2 == pieces.len()).then_some(""));
-            return match after {
-                Some(after) => self.try_value(field, place, value, line.len() - after.len()),
-                None => self.refuse(place, format!("the closing quote of {name} is missing")),
-            };
+            let (value, after) = until_quote(rest);
+            return self.try_value(place, value, after.unwrap_or_default());
         }
         // Columns may be padded with blanks. A value of which nothing is written may be between them, too.
-        let is_column = line[..start].ends_with(' ');
-        let rest = if is_column { line[start..].trim_start_matches(' ') } else { &line[start..] };
-        let first = line.len() - rest.len();
-        let may_have_blank = matches!(field.kind, Kind::Time(_) | Kind::User | Kind::List | Kind::Text);
+        let is_column = self.line[..self.line.len() - rest.len()].ends_with(' ');
+        let text = if is_column { rest.trim_start_matches(' ') } else { rest };
+        let may_have_blank = matches!(kind, Kind::Time(_) | Kind::User | Kind::List | Kind::Text);
         let is_header = name.starts_with("http_") || name == ALL_FORWARDED;
+        let end_of_last = if self.pattern.goes_on { text.find(' ').unwrap_or(text.len()) } else { text.len() };
+        let ends = next.chars().next().into_iter().flat_map(|first| text.match_indices(first)).map(|(end, _)| end);
+        let ends = ends.filter(|end| after(&text[*end..], next).is_some());
         let (mut is_read, mut has_end) = (false, false);
-        let end_of_last = if self.pattern.goes_on { rest.find(' ').unwrap_or(rest.len()) } else { rest.len() };
-        let ends = next.chars().next().into_iter().flat_map(|first| rest.match_indices(first)).map(|(end, _)| end);
-        let ends =
-            ends.filter(|end| after(&rest[*end..], next).is_some()).chain(next.is_empty().then_some(end_of_last));
-        for end in ends {
-            let value = &rest[..end];
+        for end in ends.chain(next.is_empty().then_some(end_of_last)) {
+            let (value, after) = text.split_at(end);
             if self.work > MOST_WORK || has_end && !may_have_blank && value.contains(' ') {
                 break;
             }
             has_end = true;
             // The list of a header has a blank after each comma.
             if !(next.starts_with(' ') && value.ends_with(' ') || is_header && value.ends_with(',')) {
-                is_read |= self.try_value(field, place, value.into(), first + end);
+                is_read |= self.try_value(place, value.into(), after);
             }
         }
-        if first > start && !next.is_empty() && after(&line[start..], next).is_some() {
+        if text != rest && !next.is_empty() && after(rest, next).is_some() {
             has_end = true;
-            is_read |= self.try_value(field, place, "".into(), start);
+            is_read |= self.try_value(place, "".into(), rest);
         }
         if has_end {
             return is_read;
         }
         let missing = format!("after {name}, {} is missing", name_of(next));
-        let is_shown = field.kind == Kind::Address && !rest.is_empty();
-        self.refuse(place, if is_shown { format!("in \"{}\", {missing}", shortened(rest, SHOWN)) } else { missing })
+        let is_shown = *kind == Kind::Address && !text.is_empty();
+        self.refuse(place, if is_shown { format!("in \"{}\", {missing}", shortened(text, SHOWN)) } else { missing })
     }
 
-    /// Reads on after a field with this value, which ends at this byte.
-    fn try_value(&mut self, field: &'a Field, place: usize, value: Cow<'a, str>, end: usize) -> bool {
+    /// Reads on after a field with this value. `rest`: what follows it.
+    fn try_value(&mut self, place: usize, value: Cow<'a, str>, rest: &'a str) -> bool {
         self.work += value.len() + 1;
+        let (field, next) = &self.pattern.columns[place];
         let at = match check(field, &value) {
             Err(reason) => return self.refuse(place, reason),
             Ok(at) => at,
         };
-        let is_read = self.read(place + 1, end);
+        let is_read = match after(rest, next) {
+            Some(rest) => self.read(place + 1, rest),
+            // Servers truncate long lines, so the last quote may be missing.
+            None if rest.is_empty() && next == "\"" && place + 1 == self.found.len() => true,
+            None if rest.is_empty() => {
+                self.refuse(place + 1, format!("the closing quote of {} is missing", field.name))
+            }
+            None => self.refuse(place + 1, format!("after {}, {} is missing", field.name, name_of(next))),
+        };
         match &self.found[place] {
             _ if !is_read => {}
             Some(found) if *found == value => {}
@@ -268,9 +262,8 @@ impl<'a> Readings<'a> {
         is_read
     }
 
-    /// Notes why the line does not have the format at this piece.
-    fn refuse(&mut self, place: usize, reason: String) -> bool {
-        let fields = self.pattern.pieces[..place].iter().filter_map(Piece::field).count();
+    /// Notes why the line does not have the format, which has so many fields before that place.
+    fn refuse(&mut self, fields: usize, reason: String) -> bool {
         if self.mismatch.as_ref().is_none_or(|(farthest, _)| fields > *farthest) {
             self.mismatch = Some((fields, reason));
         }
