@@ -358,7 +358,7 @@ impl<'a> LogLine<'a> {
             }
             None => NO_TIME.to_owned(),
         };
-        Err(format!("{reason}: name another with --log-format json:time=FIELD; {}", line.has()))
+        Err(format!("{reason}: name the right one with --log-format json:time=FIELD; {}", line.has()))
     }
 
     /// The time of the request, in microseconds since the Unix epoch.

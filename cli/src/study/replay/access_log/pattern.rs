@@ -208,29 +208,27 @@ impl<'a> Readings<'a> {
         let is_header = name.starts_with("http_") || name == ALL_FORWARDED;
         let end_of_last = if self.pattern.goes_on { text.find(' ').unwrap_or(text.len()) } else { text.len() };
         let ends = next.chars().next().into_iter().flat_map(|first| text.match_indices(first)).map(|(end, _)| end);
-        let ends = ends.filter(|end| after(&text[*end..], next).is_some());
-        let (mut is_read, mut has_end) = (false, false);
-        for end in ends.chain(next.is_empty().then_some(end_of_last)) {
-            let (value, after) = text.split_at(end);
-            if self.work > MOST_WORK || has_end && !may_have_blank && value.contains(' ') {
+        let ends =
+            ends.filter(|end| after(&text[*end..], next).is_some()).chain(next.is_empty().then_some(end_of_last));
+        let nothing = (text != rest && !next.is_empty() && after(rest, next).is_some()).then_some(("", rest));
+        let mut values = ends.map(|end| text.split_at(end)).chain(nothing).peekable();
+        if values.peek().is_none() {
+            let missing = format!("after {name}, {} is missing", name_of(next));
+            let is_shown = *kind == Kind::Address && !text.is_empty();
+            let shown = if is_shown { format!("in \"{}\", ", shortened(text, SHOWN)) } else { String::new() };
+            return self.refuse(place, shown + &missing);
+        }
+        let mut is_read = false;
+        for (number, (value, after)) in values.enumerate() {
+            if self.work > MOST_WORK || number > 0 && !may_have_blank && value.contains(' ') {
                 break;
             }
-            has_end = true;
             // The list of a header has a blank after each comma.
             if !(next.starts_with(' ') && value.ends_with(' ') || is_header && value.ends_with(',')) {
                 is_read |= self.try_value(place, value.into(), after);
             }
         }
-        if text != rest && !next.is_empty() && after(rest, next).is_some() {
-            has_end = true;
-            is_read |= self.try_value(place, "".into(), rest);
-        }
-        if has_end {
-            return is_read;
-        }
-        let missing = format!("after {name}, {} is missing", name_of(next));
-        let is_shown = *kind == Kind::Address && !text.is_empty();
-        self.refuse(place, if is_shown { format!("in \"{}\", {missing}", shortened(text, SHOWN)) } else { missing })
+        is_read
     }
 
     /// Reads on after a field with this value. `rest`: what follows it.
