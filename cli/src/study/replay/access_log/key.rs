@@ -139,8 +139,8 @@ impl LogKey {
         };
         if let Some(name) = names.iter().find(|name| line.has_other_readings(name)) {
             return Err(format!(
-                "the line can be read with several values of {name}, because a field may have the text that ends it: use another \
-                 --key, or let the server write its fields in quotes"
+                "the line can be read with several values of {name}, because a field without quotes has the text that ends \
+                 it: use another --key, or let the server write such fields in quotes"
             ));
         }
         match self.field.strip_prefix('$') {
