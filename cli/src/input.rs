@@ -68,7 +68,7 @@ pub(crate) fn of_encoding(head: &[u8]) -> Option<String> {
     let cause = match head {
         [0xff, 0xfe, 0, 0, ..] | [0, 0, 0xfe, 0xff, ..] => encoded("UTF-32", ""),
         _ if head.get(257..262) == Some(b"ustar") => {
-            "the file is a tar archive: extract a file of it with tar -xOf".to_owned()
+            "the file is a tar archive: extract a file of it with tar -xOf - NAME < FILE".to_owned()
         }
         [0xff, 0xfe, ..] | [0xfe, 0xff, ..] => encoded("UTF-16", ""),
         [first, 0, second, 0, ..] if *first != 0 && *second != 0 => encoded("UTF-16", "LE"),

@@ -10,44 +10,60 @@ pub(super) type Reader<'s> = Box<dyn BufRead + Send + 's>;
 
 /// Other formats, and the commands that decompress them.
 const OTHERS: [(&[u8], &str, &str); 6] = [
-    (b"\xfd7zXZ\0", "xz", "xz -dc"),
-    (b"BZh", "bzip2", "bzip2 -dc"),
-    (b"\x04\x22\x4d\x18", "lz4", "lz4 -dc"),
+    (b"\xfd7zXZ\0", "xz", "xz -dc <"),
+    (b"BZh", "bzip2", "bzip2 -dc <"),
+    (b"\x04\x22\x4d\x18", "lz4", "lz4 -dc <"),
     (b"PK\x03\x04", "zip", "unzip -p"),
     (b"7z\xbc\xaf\x27\x1c", "7z", "7z x -so"),
-    (b"\x1f\x9d", "compress", "uncompress -c"),
+    (b"\x1f\x9d", "compress", "uncompress -c <"),
 ];
 
-/// Decompresses gzip and zstd; any other file is read as it is.
-pub(super) fn decompressed(mut stored: Reader<'_>) -> io::Result<Reader<'_>> {
+/// Decompresses gzip and zstd; any other file is read as it is. `pipe`: the commands that print what is stored, if it is no
+/// file. Those that print the text are returned.
+pub(super) fn decompressed<'s>(mut stored: Reader<'s>, pipe: &str) -> io::Result<(Reader<'s>, String)> {
     let head = stored.fill_buf()?;
     if let Some((_, format, command)) = OTHERS.iter().find(|(magic, ..)| head.starts_with(magic)) {
-        return Err(io::Error::other(format!(
+        let reason = format!(
             "it is compressed with {format}; only gzip and zstd are read: decompress it with {command} FILE | pg-limiter .. -"
-        )));
+        );
+        return Err(io::Error::other(piped(&reason, pipe)));
     }
-    Ok(match head {
-        [0x1f, 0x8b, ..] => Box::new(BufReader::new(Decompressed(Gzip(Some(GzDecoder::new(stored))), "gzip"))),
+    let (reader, program): (Box<dyn Read + Send + 's>, _) = match head {
+        [0x1f, 0x8b, ..] => (Box::new(Gzip(Some(GzDecoder::new(stored)))), "gzip"),
         // It may begin with a frame of other data.
         [0x28, 0xb5, 0x2f, 0xfd, ..] | [0x28, 0xb5, 0x2f] | [0x50..=0x5f, 0x2a, 0x4d, 0x18, ..] => {
-            let zstd = Zstd { source: stored, decoder: FrameDecoder::new() };
-            Box::new(BufReader::new(Decompressed(zstd, "zstd")))
+            (Box::new(Zstd { source: stored, decoder: FrameDecoder::new() }), "zstd")
         }
-        _ => stored,
-    })
+        _ => return Ok((stored, pipe.to_owned())),
+    };
+    // By its standard input, a program reads a file of any name.
+    let pipe = if pipe.is_empty() { format!("{program} -dc < FILE | ") } else { format!("{pipe}{program} -dc | ") };
+    Ok((Box::new(BufReader::new(Decompressed { reader, program, pipe: pipe.clone() })), pipe))
 }
 
-/// A reader that decompresses, and the name of its program.
-struct Decompressed<R>(R, &'static str);
+/// A message with the command for a file in it (`with jq . FILE`), so that it reads what these commands print, if there are any.
+pub(super) fn piped(message: &str, pipe: &str) -> String {
+    let command = message.split_once(" FILE").filter(|_| !pipe.is_empty()).and_then(|(before, after)| {
+        let start = before.rfind("with ").map(|at| at + 5).max(before.rfind('`').map(|at| at + 1))?;
+        Some(format!("{}{pipe}{}{after}", &before[..start], before[start..].trim_end_matches(" <")))
+    });
+    command.unwrap_or_else(|| message.to_owned())
+}
 
-impl<R: Read> Read for Decompressed<R> {
+/// A reader that decompresses, the name of its program, and the commands that print what it reads.
+struct Decompressed<'s> {
+    reader: Box<dyn Read + Send + 's>,
+    program: &'static str,
+    pipe: String,
+}
+
+impl Read for Decompressed<'_> {
     fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
-        let program = self.1;
-        self.0.read(buffer).map_err(|error| match error.raw_os_error() {
+        let Self { reader, program, pipe } = self;
+        reader.read(buffer).map_err(|error| match error.raw_os_error() {
             Some(_) => error,
             None => io::Error::other(format!(
-                "the {program} file is damaged or cut off: copy it again, or read its undamaged part with \
-                 {program} -dc FILE | pg-limiter .. -"
+                "the {program} file is damaged or cut off: copy it again, or read its undamaged part with {pipe}pg-limiter .. -"
             )),
         })
     }
@@ -119,7 +135,7 @@ mod tests {
 
     fn read(bytes: &[u8]) -> io::Result<String> {
         let mut text = String::new();
-        decompressed(Box::new(bytes))?.read_to_string(&mut text).map(|_| text)
+        decompressed(Box::new(bytes), "")?.0.read_to_string(&mut text).map(|_| text)
     }
 
     /// The bytes are what gzip and zstd write for "one\ntwo\n", and zstd without a checksum for "three\n".

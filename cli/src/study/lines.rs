@@ -8,7 +8,8 @@ use std::path::Path;
 use crate::error::{CliError, Result};
 use crate::input::{self, of_encoding};
 use crate::output::Progress;
-use crate::study::compressed::{Reader, decompressed};
+use crate::study::compressed::{Reader, decompressed, piped};
+use crate::text::grouped;
 
 /// Longer lines are not read, so that a file without line breaks does not fill the memory.
 const LONGEST: usize = 1 << 20;
@@ -18,35 +19,73 @@ const HEAD: u64 = 1 << 12;
 pub(crate) struct Lines<'s> {
     name: &'s str,
     reader: Reader<'s>,
+    /// The commands that print the text, if it is compressed.
+    pub(crate) pipe: String,
     number: usize,
+    /// A line, of which this much was returned.
     buffer: Vec<u8>,
+    start: usize,
+    /// The number of NUL bytes that were left out, and the line of the first one.
+    nuls: (u64, usize),
 }
 
 /// The number of a line, from 1 on, and its bytes without the line break and blanks at the end. No bytes if it is too long.
 type Line<'l> = (usize, Option<&'l [u8]>);
 
 impl Lines<'_> {
-    /// Reads the next line that is not blank.
+    /// Reads the next line that is not blank. NUL bytes end a line, too: a crash leaves a hole after a line that was cut, and a
+    /// server that writes on to a file that was cut, as by logrotate's copytruncate, one before its first line.
     pub(crate) fn next(&mut self) -> Result<Option<Line<'_>>> {
         loop {
-            let is_whole = self.read().map_err(|error| unreadable(self.name, self.number, &error))?;
-            if self.buffer.is_empty() {
-                return Ok(None);
+            if self.start == self.buffer.len() {
+                self.number += 1;
+                let is_whole = self.read().map_err(|error| unreadable(self.name, self.number - 1, &error))?;
+                if self.buffer.is_empty() {
+                    return Ok(None);
+                }
+                self.start = if is_whole { 0 } else { self.buffer.len() };
+                if !is_whole {
+                    return Ok(Some((self.number, None)));
+                }
             }
-            self.number += 1;
-            // A log that is cut while the server writes to it, as by logrotate's copytruncate, begins with a hole.
-            let length = self.buffer.trim_ascii_end().len();
-            let hole = self.buffer[..length].iter().position(|byte| *byte != 0).unwrap_or_default();
-            if length > 0 || !is_whole {
-                return Ok(Some((self.number, is_whole.then(|| &self.buffer[hole..length]))));
+            let rest = self.buffer[self.start..].trim_ascii_end();
+            let hole = rest.iter().take_while(|byte| **byte == 0).count();
+            // A line of nothing else is no line of the log.
+            let hole = if self.start == 0 && hole == rest.len() { 0 } else { hole };
+            let text = &rest[hole..];
+            let cut = text.iter().position(|byte| *byte == 0).filter(|cut| *cut > 0);
+            let (begin, length) = (self.start + hole, cut.unwrap_or(text.len()));
+            self.start = cut.map_or(self.buffer.len(), |cut| begin + cut);
+            self.count(hole);
+            if length > 0 {
+                return Ok(Some((self.number, Some(&self.buffer[begin..begin + length]))));
             }
         }
+    }
+
+    fn count(&mut self, nuls: usize) {
+        let first = if self.nuls.0 == 0 { self.number } else { self.nuls.1 };
+        self.nuls = (self.nuls.0 + nuls as u64, first);
+    }
+
+    /// A note on the NUL bytes, if there are any.
+    pub(crate) fn note(&self) -> Option<String> {
+        let (count, line) = self.nuls;
+        (count > 0).then(|| {
+            let found = format!("{} NUL bytes are left out, the first ones in line {line}", grouped(count));
+            format!("{}: {found}: a crash or a copytruncate leaves them, and lines may be missing", self.name)
+        })
     }
 
     /// Reads a line. Returns whether it was read whole; otherwise the rest was skipped.
     fn read(&mut self) -> io::Result<bool> {
         self.buffer.clear();
-        self.reader.by_ref().take(LONGEST as u64).read_until(b'\n', &mut self.buffer)?;
+        while self.reader.by_ref().take(LONGEST as u64).read_until(b'\n', &mut self.buffer)? == LONGEST
+            && self.buffer.iter().all(|byte| *byte == 0)
+        {
+            self.count(LONGEST);
+            self.buffer.clear();
+        }
         let is_whole = self.buffer.len() < LONGEST || self.buffer.ends_with(b"\n");
         if !is_whole {
             self.reader.skip_until(b'\n')?;
@@ -86,20 +125,21 @@ impl Source {
             file.rewind()?;
             let buffered = BufReader::with_capacity(1 << 16, progress.wrap_read(file.take(self.length)));
             // Some files are compressed twice.
-            let mut reader = decompressed(decompressed(Box::new(buffered))?)?;
+            let (reader, pipe) = decompressed(Box::new(buffered), "")?;
+            let (mut reader, pipe) = decompressed(reader, &pipe)?;
             reader.by_ref().take(HEAD).read_to_end(&mut head)?;
-            Ok(reader)
+            Ok((reader, pipe))
         };
         let opened = open();
         let lines = || head.iter().filter(|byte| **byte == b'\n').count();
-        let reader = opened.map_err(|error| unreadable(name, lines(), &error))?;
+        let (reader, pipe) = opened.map_err(|error| unreadable(name, lines(), &error))?;
         let text = head.strip_prefix(b"\xef\xbb\xbf").unwrap_or(&head);
         let cause = of_encoding(&head).or_else(|| of_record(&String::from_utf8_lossy(text), are_events));
         if let Some(cause) = cause {
-            return Err(CliError::usage(format!("{name}: {cause}")));
+            return Err(CliError::usage(format!("{name}: {}", piped(&cause, &pipe))));
         }
         let reader = Box::new(Cursor::new(text.to_vec()).chain(reader));
-        Ok(Lines { name, reader, number: 0, buffer: Vec::new() })
+        Ok(Lines { name, reader, pipe, number: 0, buffer: Vec::new(), start: 0, nuls: (0, 0) })
     }
 }
 

@@ -293,7 +293,7 @@ async fn compressed_files_are_read_as_they_are() {
             let cut = &content[..content.len() * part / 11];
             let damaged = &format!(": the {program} file is damaged or cut off: copy it again");
             let refused = replay(None, "access.log", cut, &[]);
-            refused.refuses(2, &["cannot read ", " after line ", damaged, &format!("{program} -dc FILE")]);
+            refused.refuses(2, &["cannot read ", " after line ", damaged, &format!("{program} -dc < FILE")]);
         }
         replay(None, "events.jsonl", &content[..9], &[]).refuses(2, &["cannot read ", " file is damaged or cut off: "]);
     }
@@ -336,6 +336,69 @@ async fn other_encodings_and_forms_name_their_cause() {
     fs::write(&limits, format!("\u{feff}{LIMITS}")).expect("write the limits");
     counted(&run(url, &["replay", "--limits", &limits, "--events", "-"], EVENT), "1");
     run(url, &["limit", "api", "--limits", &path], "").refuses(2, &["limits.json", "UTF-16"]);
+}
+
+/// The commands in messages work as they are: here, on a file that the shell's commands decompress.
+#[test]
+fn a_command_for_a_compressed_file_decompresses_it() {
+    let gzip = |inner: &[u8]| {
+        let mut encoder = GzEncoder::new(Vec::new(), Compression::default());
+        encoder.write_all(inner).and_then(|()| encoder.finish()).expect("compress")
+    };
+    let zstd = |inner: &[u8]| compress_to_vec(inner, CompressionLevel::Fastest);
+    let utf16: Vec<u8> = format!("\u{feff}{EVENT}").encode_utf16().flat_map(u16::to_le_bytes).collect();
+    let tar = [&b"access.log".repeat(26)[..257], b"ustar\x0000"].concat();
+    let of_docker = b"{\"log\":\"{}\\n\",\"stream\":\"stdout\",\"time\":\"2025-10-10T20:55:36.1Z\"}\n";
+    let long = "x".repeat(1 << 20);
+    for (name, content, command) in [
+        ("events.json", &b"[{\"at\": 1, \"limit\": \"api\"}]"[..], "jq -c '.[]'"),
+        ("events.json", b"- at: 1\n  limit: api\n", "yq -o=json -I=0 '.[]'"),
+        ("events.json", &utf16, "iconv -f UTF-16 -t UTF-8"),
+        ("access.log", REQUEST.replace('\n', "\r").repeat(2).as_bytes(), "tr '\\r' '\\n'"),
+        ("access.log", &tar, "tar -xOf - NAME"),
+        ("access.log", of_docker, "jq -j .log"),
+        ("access.log", format!(" {REQUEST}").as_bytes(), "sed 's/^[[:blank:]]*//'"),
+        ("access.log", long.as_bytes(), "sed -n 1p"),
+    ] {
+        replay(None, name, &gzip(content), &[]).refuses(2, &[&format!("gzip -dc < FILE | {command}")]);
+        replay(None, name, &zstd(content), &[]).refuses(2, &[&format!("zstd -dc < FILE | {command}")]);
+        replay(None, name, &gzip(&zstd(content)), &[])
+            .refuses(2, &[&format!("gzip -dc < FILE | zstd -dc | {command}")]);
+        let plain = replay(None, name, content, &[]);
+        assert!(plain.stderr.contains(command) && !plain.stderr.contains("FILE | zstd"), "{}", plain.stderr);
+    }
+    replay(None, "access.log", &gzip(b"BZh91AY"), &[])
+        .refuses(2, &["with gzip -dc < FILE | bzip2 -dc | pg-limiter .. -"]);
+    let cut = gzip(&zstd(REQUEST.repeat(300).as_bytes())[..30]);
+    replay(None, "access.log", &cut, &[])
+        .refuses(2, &["the zstd file is damaged", "with gzip -dc < FILE | zstd -dc | pg-limiter"]);
+}
+
+/// A crash or logrotate's copytruncate leaves a stretch of zeros, at the beginning of a line or within one.
+#[tokio::test(flavor = "multi_thread")]
+async fn nul_bytes_are_left_out_and_counted() {
+    let database = Database::empty().await;
+    let url = Some(database.url.as_str());
+    for (zeros, number) in [(2, "2"), (5000, "5,000"), (3 << 20, "3,145,728")] {
+        let hole = "\0".repeat(zeros);
+        let logs = [format!("{hole}{REQUEST}{REQUEST}"), format!("{REQUEST}{hole}{REQUEST}")];
+        for (log, line) in logs.into_iter().zip(1..) {
+            let note = format!("access.log: {number} NUL bytes are left out, the first ones in line {line}: ");
+            let read = replay(url, "access.log", log.as_bytes(), &[]);
+            counted(&read, "2");
+            assert!(read.stderr.contains(&note), "{zeros}: {}", read.stderr);
+        }
+    }
+    // The request after the hole is read, although the line before it was cut.
+    let cut = format!("{}\0\0\0{REQUEST}{CUT}", CUT.trim_end());
+    let read = replay(url, "access.log", &between(REQUEST, &cut), &[]);
+    counted(&read, "201");
+    for words in ["3 NUL bytes are left out, the first ones in line 101: ", "  line 101: ", "  line 102: "] {
+        assert!(read.stderr.contains(words), "{words}: {}", read.stderr);
+    }
+    let events = replay(url, "events.jsonl", format!("{EVENT}\0\0{EVENT}").as_bytes(), &[]);
+    counted(&events, "2");
+    assert!(events.stderr.contains("events.jsonl: 2 NUL bytes are left out"), "{}", events.stderr);
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -71,7 +71,6 @@ fn a_line_of_another_format_names_the_option_that_reads_it() {
         ),
         ("", from("203.0.113.1,10.0.0.1"), "\"203.0.113.1,10.0.0.1\" is no address", "--trusted-proxies "),
         ("", format!("198.51 {COMMON}"), "\"198.51\" is no address", "give the format string of the server"),
-        ("", from("unix:"), "\"unix:\" is no address", "give the format string of the server with --log-format"),
         ("", from("203.0.113.1, 10.0.0.1"), "\"203.0.113.1,\" is no address", "--log-format '$http_x_forwarded_for - "),
         ("", r#"{"time": 1431857103, "remote_addr": "203.0.113.1"}"#.to_owned(), "is no address", "--log-format json"),
         ("vhost", COMBINED.to_owned(), "", "--log-format combined"),
@@ -106,11 +105,22 @@ fn a_line_of_another_format_names_the_option_that_reads_it() {
         ("", format!("web-1  | {}", from("client.example")), "", "--log-format 'compose:%h %l %u %t"),
         ("", "#Software: Microsoft Internet Information Services 10.0".to_owned(), "", "in the W3C format"),
         ("combined", "#Fields: date time c-ip cs-method".to_owned(), "", "in the W3C format"),
+        (
+            "",
+            format!("- {COMMON}"),
+            "\"-\" is no address",
+            "if the first field is the virtual host, use --log-format vhost;",
+        ),
+        ("syslog", format!("Dec 16 00:00:00 host httpd: - {COMMON}"), "", "use --log-format syslog:vhost;"),
+        ("combined", format!("-:443 {COMMON} \"-\" \"x\""), "", "--log-format vhost reads this line"),
         ("", format!("{COMMON} \"-\""), "after http_referer", "--log-format common reads this line, if it was not cut"),
     ] {
         let reason = reason(&format(given), &line);
         assert!(reason.contains(shown) && reason.contains(option), "{reason}");
     }
+    // Apache writes it for a request without a host.
+    let line = format!("- {COMMON}");
+    assert_eq!(format("vhost").parse(&line).expect("a line").field("remote_addr"), Some("203.0.113.1"));
 }
 
 #[test]
@@ -181,11 +191,96 @@ fn a_format_that_cannot_divide_lines_is_rejected() {
         ("%t %{Referer", "is no directive"),
         ("%h %{soon}t", "no format of a time"),
         ("%h [%{%d/%b/%Y %I:%M:%S %z}t] \"%r\"", "AM or PM is missing"),
+        ("%h [%{%Y-%m-%d}t]", "%Y-%m-%d, hour, AM or PM, minute, second, zone is missing"),
+        ("%h [%{%Y-%m-%d %z}t]", "hour, AM or PM, minute, second is missing"),
+        ("%h [%{%H:%M:%S %z}t]", "year, month, day is missing"),
+        ("%h [%{%b %d %H:%M:%S}t]", "year, zone is missing: let the server write it"),
+        ("%h [%{%Y-%m-%d %H:%M %z}t]", "second is missing"),
+        ("%h [%{%d/%b/%Y:%H:%M:%S.%f}t]", "zone is missing: let the server write it, as %{%z}t for Apache"),
+        ("%h [%{%D %r %z}t]", "its time %D %r %z cannot be read: "),
+        ("%h [%{%F %T %Z}t]", "its time %F %T %Z cannot be read: "),
         ("json:when=ts", "\"when\" is none of the names time, "),
         ("json:time", "is not NAME=FIELD"),
     ] {
         let error = text.parse::<LogFormat>().expect_err(text);
         assert!(error.contains(reason), "{text}: {error}");
+    }
+}
+
+/// A log collector's text has the only time of some logs. The hint is followed in each of them.
+#[test]
+fn the_time_of_a_collector_can_be_the_time_of_the_request() {
+    let heroku = "2015-05-17T10:05:03.000000+00:00 heroku[router]: at=info method=GET path=\"/a\" host=a.example \
+                  fwd=\"203.0.113.1\" dyno=web.1 status=200";
+    let elb = "2015-05-17T10:05:03.000000Z balancer 203.0.113.1:2817 10.0.0.1:80 0.000073 200 200 \
+               \"GET http://a.example/a HTTP/1.1\"";
+    let compose = "web-1  | 2015-05-17T10:05:03Z 203.0.113.1 GET /a";
+    let syslog = "May 17 10:05:03 host haproxy[7]: 203.0.113.1:5678 fe GET /a";
+    let with_year = "2015 May 17 10:05:03 +0000 host haproxy[7]: 203.0.113.1:5678 fe GET /a";
+    for (line, hint, format, read, path) in [
+        (
+            heroku,
+            "'$time_iso8601 ..'",
+            "$time_iso8601 heroku[router]: at=info method=$request_method path=\"$request_uri\" host=$host \
+             fwd=\"$http_x_forwarded_for\" dyno=$dyno status=$status",
+            heroku,
+            "/a",
+        ),
+        (
+            elb,
+            "'$time_iso8601 ..'",
+            "$time_iso8601 $elb $remote_addr:$remote_port $upstream_addr $request_time $status $upstream_status \
+             \"$request\"",
+            elb,
+            "http://a.example/a",
+        ),
+        (compose, "'$time_iso8601 ..'", "$service | $time_iso8601 $remote_addr $request_method $uri", compose, "/a"),
+        (
+            syslog,
+            "as with sed -E \"s/^(.{15})/$(date +%Y) \\1 +0000/\" FILE, and write it into the format, as in --log-format \
+             '%{%Y %b %e %H:%M:%S %z}t ..'",
+            "%{%Y %b %e %H:%M:%S %z}t %v %{program}n: %h:%{remote}p %{frontend}n %m %U",
+            with_year,
+            "/a",
+        ),
+    ] {
+        let reason = reason(&self::format(""), line);
+        assert!(reason.contains("if that has no time, ") && reason.contains(hint), "{reason}");
+        let format = self::format(format);
+        let read = format.parse(read).unwrap_or_else(|unreadable| panic!("{unreadable}: {line}"));
+        assert_eq!((read.at_micros(), read.field("path")), (AT, Some(path)), "{line}");
+    }
+    // Days are padded with a blank.
+    let padded = format("%{%Y %b %e %H:%M:%S %z}t %h");
+    let at = padded.parse("2015 May  7 10:05:03 +0000 203.0.113.1").expect("a line").at_micros();
+    assert_eq!(at, AT - 10 * 86_400_000_000);
+    for text in ["docker:$remote_addr $status", "syslog:%h %>s"] {
+        let error = text.parse::<LogFormat>().expect_err(text);
+        assert!(error.contains("it has no time") && error.contains("leave out the collector's name"), "{error}");
+    }
+    let json = reason(&format("docker:json"), r#"2015-05-17T10:05:03Z {"remote_addr":"203.0.113.1"}"#);
+    assert!(
+        json.contains(
+            r#"with sed -E 's/^[^{]*([0-9]{4}-[^ {]+)[^{]*\{/{"time":"\1",/' FILE, and use --log-format json"#
+        ),
+        "{json}"
+    );
+}
+
+#[test]
+fn a_time_format_with_all_parts_is_accepted() {
+    for (format, time) in [
+        ("%s", "1431857103"),
+        ("%F %T %z", "2015-05-17 10:05:03 +0000"),
+        ("%a, %d %b %y %l:%M:%S %p %z", "Sun, 17 May 15 10:05:03 AM +0000"),
+        ("%Y %j %H:%M:%S %z", "2015 137 10:05:03 +0000"),
+        ("%Y %b %e %H:%M:%S %z", "2015 May 17 10:05:03 +0000"),
+        ("%d/%b/%Y:%H:%M:%S.%f %:z", "17/May/2015:10:05:03.000 +00:00"),
+    ] {
+        let line = format!("203.0.113.1 [{time}]");
+        let format = self::format(&format!("%h [%{{{format}}}t]"));
+        let read = format.parse(&line).unwrap_or_else(|unreadable| panic!("{}: {line}", unreadable.reason));
+        assert_eq!(read.at_micros(), AT, "{line}");
     }
 }
 
@@ -271,6 +366,32 @@ fn a_field_is_what_its_format_says() {
         let of_vhost =
             self::reason(&format("vhost"), &format!("e.com {}", COMMON.replacen("203.0.113.1 - -", fields, 1)));
         assert!(of_vhost.contains("is an address, and no remote_"), "{of_vhost}");
+    }
+}
+
+/// Durations in nanoseconds, microseconds and milliseconds.
+#[test]
+fn a_duration_in_a_json_log_is_no_time() {
+    for number in ["120000000", "900000000", "5200000000", "250000000000", "8000", "-1", "120ms"] {
+        for (text, field) in [("json", "time"), ("json:time=took.all", "took.all")] {
+            let line = format!(r#"{{"time":"{number}","took":{{"all":"{number}"}},"remote_addr":"1.2.3.4"}}"#);
+            let reason = reason(&format(text), &line);
+            let words = [
+                format!("\"{number}\" is not a time like 2015-05-17T10:05:03Z"),
+                format!("which the field {field} must be"),
+                "--log-format json:time=FIELD".to_owned(),
+            ];
+            assert!(words.iter().all(|words| reason.contains(words)), "{reason}");
+        }
+    }
+    for text in ["$request_time $remote_addr $msec", "%{ms}T %h %{sec}t"] {
+        let reason = reason(&format(text), "1431857103.000 1.2.3.4 310");
+        assert!(reason.contains("\"310\" is not a time like 1431857103.000"), "{reason}");
+    }
+    // Also if it may be a time: a field with another name is surely one.
+    for other in ["ts", "timestamp", "@timestamp", "StartUTC"] {
+        let line = format!(r#"{{"time":1200000000,"{other}":"2015-05-17T10:05:03Z","remote_addr":"1.2.3.4"}}"#);
+        assert_eq!(format("json").parse(&line).expect(&line).at_micros(), AT, "{line}");
     }
 }
 

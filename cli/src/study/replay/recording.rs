@@ -7,6 +7,7 @@ use std::sync::Arc;
 use crate::error::{CliError, Result};
 use crate::output::Progress;
 use crate::study::bad_lines::{BadLine, BadLines, LineArgs, UnreadableLine};
+use crate::study::compressed::piped;
 use crate::study::lines::{Lines, Source};
 use crate::study::plot::{SECOND, finer};
 use crate::study::replay::Event;
@@ -68,6 +69,7 @@ impl Recording {
         summary.lines = pass.read;
         bad_lines.check(summary.lines)?;
         summary.notes.extend(bad_lines.note(summary.lines));
+        summary.notes.extend(pass.lines.note());
         if summary.lines == 0 {
             let what = if recording.source.length == 0 { "is empty" } else { "has no lines" };
             summary.notes.push(format!("{name} {what}"));
@@ -206,15 +208,22 @@ impl Pass<'_> {
         self.is_at_end = false;
         let place = usize::try_from(self.read).unwrap_or(usize::MAX);
         self.read += 1;
-        let bad = |why: UnreadableLine| Fault::Line(BadLine { place, number, why });
-        let with_hint = |reason: &str, hint| bad(UnreadableLine { hint: Some(hint), ..reason.to_owned().into() });
+        let with_hint = |reason: &str, hint| UnreadableLine { hint: Some(hint), ..reason.to_owned().into() };
         let look = || format!("see how it begins with sed -n {number}p FILE | head -c 200");
-        let bytes = bytes.ok_or_else(|| with_hint("the line is longer than 1 MiB", look()))?;
-        let (at, parsed) = self.recording.parse(bytes).map_err(bad)?;
+        let parsed = match bytes {
+            Some(bytes) => self.recording.parse(bytes),
+            None => Err(with_hint("the line is longer than 1 MiB", look())),
+        };
+        let bad = |why: UnreadableLine| {
+            let hint = why.hint.map(|hint| piped(&hint, &self.lines.pipe));
+            Fault::Line(BadLine { place, number, why: UnreadableLine { hint, ..why } })
+        };
+        let (at, parsed) = parsed.map_err(bad)?;
         if self.last.is_some_and(|last| at < last) {
             let window = grouped(self.recording.window as u64);
             let reason = format!("its time is before that of calls more than {window} lines before it");
-            return Err(with_hint(&reason, "sort the file by time, or use a larger --sort-window".to_owned()));
+            let hint = "sort the file by time, or use a larger --sort-window".to_owned();
+            return Err(bad(with_hint(&reason, hint)));
         }
         self.waiting.insert((at, place), (number, parsed));
         Ok(())

@@ -13,12 +13,15 @@ use serde_json::{Map, Value};
 use crate::study::bad_lines::UnreadableLine;
 use crate::study::replay::access_log::json::Unambiguous;
 use crate::study::replay::access_log::key::address;
-use crate::study::replay::access_log::pattern::{Fields, Mismatch, NO_ADDRESS, Pattern, TimeForm};
+use crate::study::replay::access_log::pattern::{Divided, Field, Fields, Mismatch, NO_ADDRESS, Pattern, TimeForm};
 use crate::study::replay::access_log::servers::{of_apache, of_nginx};
 use crate::study::replay::events::{Event, json_reason};
 
 const COMMON: &str = "$remote_addr $remote_logname $remote_user [$time_local] \"$request\" $status $body_bytes_sent";
 const HEADERS: &str = " \"$http_referer\" \"$http_user_agent\"";
+
+/// Begins the reason for a JSON object without a time.
+const NO_TIME: &str = "no field has the time";
 
 /// The names of formats, for messages.
 const NAMES: &str =
@@ -63,13 +66,14 @@ impl LogFormat {
         let is_collected_twice = COLLECTORS.iter().any(|collector| collector.rest(inner).is_some());
         let is_object = inner.starts_with('{') && !self.patterns.is_empty();
         let object = is_object.then(|| serde_json::from_str::<IgnoredAny>(inner));
+        let before = collected.map(|(collector, _)| format!("{}:", collector.name)).unwrap_or_default();
         Some(match (object, collected) {
             _ if Event::parse(line).is_ok() => "this is a recorded call: use --events FILE".into(),
             _ if is_file_of_docker(line) => {
                 "this is a file of Docker: give the lines that `docker logs CONTAINER` or `jq -j .log FILE` prints"
                     .into()
             }
-            _ if W3C.iter().any(|begin| line.starts_with(begin)) => {
+            _ if ["#Software:", "#Version:", "#Date:", "#Fields:"].iter().any(|begin| line.starts_with(begin)) => {
                 "this is a log in the W3C format, as of IIS or CloudFront, which is not read: convert its lines to JSON with \
                  a `time` and a `remote_addr`, and use --log-format json"
                     .into()
@@ -84,10 +88,8 @@ impl LogFormat {
                 format!("the line begins {begin}, and a second collector follows: remove the text of the first one")
             }
             (Some(Ok(_)), _) => {
-                let before = collected.map(|(collector, _)| format!("{}:", collector.name)).unwrap_or_default();
-                format!(
-                    "the line is JSON: name its fields, as in --log-format {before}json:time=FIELD,remote_addr=FIELD"
-                )
+                let fields = "json:time=FIELD,remote_addr=FIELD";
+                format!("the line is JSON: name its fields, as in --log-format {before}{fields}")
             }
             // A format string of the user's own may begin so, too.
             (Some(Err(error)), _) if !self.text.trim_start().starts_with('{') => {
@@ -95,13 +97,18 @@ impl LogFormat {
                 return None;
             }
             (_, Some((Collector { name, begin, .. }, _))) if self.collector.is_none_or(|own| own.name != *name) => {
-                format!("the line begins {begin}: use --log-format {name}:FORMAT, with the format string of the server")
+                let format = "with the format string of the server; if that has no time";
+                format!("the line begins {begin}: use --log-format {name}:FORMAT, {format}, {}", own_time(name, line))
+            }
+            (_, Some(_)) if reason.starts_with(NO_TIME) => {
+                let command = r#"sed -E 's/^[^{]*([0-9]{4}-[^ {]+)[^{]*\{/{"time":"\1",/' FILE"#;
+                format!("if only the collector has one, move it as with {command}, and use --log-format json")
             }
             _ if !reason.contains(NO_ADDRESS) => return None,
-            _ if inner.starts_with("- ") => {
-                "if X-Forwarded-For is the first field, use a --log-format that begins with $http_x_forwarded_for"
-                    .into()
-            }
+            _ if inner.starts_with("- ") => format!(
+                "if the first field is the virtual host, use --log-format {before}vhost; if it is X-Forwarded-For, use one \
+                 that begins with $http_x_forwarded_for"
+            ),
             _ if self.text.contains(['$', '%']) => return None,
             _ => "give the format string of the server with --log-format".into(),
         })
@@ -118,18 +125,14 @@ impl LogFormat {
         let mut mismatches = Vec::new();
         let divide = |pattern: &'a Pattern| pattern.divide(line).map_err(|mismatch| mismatches.push(mismatch)).ok();
         match self.patterns.iter().find_map(divide) {
-            Some((at, fields)) => Ok(LogLine { at, fields, renamed: &self.renamed }),
+            Some(Divided { at, fields, ambiguous }) => Ok(LogLine { at, fields, ambiguous, renamed: &self.renamed }),
             None => Err(mismatches.into_iter().max_by_key(|(place, _)| *place).unwrap_or_default()),
         }
     }
 
     /// Whether lines can have this field, by a name of the tool or the format's own.
     pub(super) fn has(&self, name: &str) -> bool {
-        match name {
-            "path" => self.has("uri"),
-            "uri" | "method" if self.has_own("request") => true,
-            _ => self.has_own(name) || meanings(name).is_some_and(|mut fields| fields.any(|own| self.has_own(own))),
-        }
+        any_source(name, &|own| self.has_own(own))
     }
 
     /// Whether lines can have a field of this name of the format's own. Only the lines of a JSON log show which they have.
@@ -217,6 +220,15 @@ pub(in crate::study::replay) fn of_known_format(line: &str, given: &str) -> Opti
     Some(format!("--log-format {text}{proxies}"))
 }
 
+/// How to use the time that a collector writes, which has no year in the classic lines of syslog.
+fn own_time(collector: &str, line: &str) -> &'static str {
+    if collector == "syslog" && line.starts_with(|first: char| first.is_ascii_alphabetic()) {
+        return "complete that of syslog, as with sed -E \"s/^(.{15})/$(date +%Y) \\1 +0000/\" FILE, and write it into the \
+                format, as in --log-format '%{%Y %b %e %H:%M:%S %z}t ..'";
+    }
+    "write the collector's text into it, as in --log-format '$time_iso8601 ..'"
+}
+
 /// The option for a line that begins with the name of a host, as a server writes it that looks names up.
 fn of_host_name(line: &str) -> Option<String> {
     let (before, line) = collected(line).map_or((String::new(), line), |(by, rest)| (format!("{}:", by.name), rest));
@@ -266,9 +278,6 @@ struct Collector {
     /// How its lines begin, for messages.
     begin: &'static str,
 }
-
-/// How the first line of a log in the W3C format begins.
-const W3C: [&str; 4] = ["#Software:", "#Version:", "#Date:", "#Fields:"];
 
 static COLLECTORS: LazyLock<[Collector; 5]> = LazyLock::new(|| {
     let time =
@@ -325,6 +334,7 @@ impl Collector {
 pub struct LogLine<'a> {
     at: i64,
     fields: Fields<'a>,
+    ambiguous: Vec<&'a Field>,
     pub(super) renamed: &'a Renamed,
 }
 
@@ -336,14 +346,19 @@ impl<'a> LogLine<'a> {
         if renamed.is_empty() && is_file_of_docker(line) {
             return Err("its line is the text of the field log".to_owned());
         }
-        let line = Self { at: 0, fields: fields_of(object)?, renamed };
-        let time = line.meaning("time").filter(|text| !text.is_empty()).ok_or_else(|| {
-            format!("no field has the time: name it with --log-format json:time=FIELD; {}", line.has())
-        })?;
+        let line = Self { at: 0, fields: fields_of(object)?, ambiguous: Vec::new(), renamed };
         // A duration may have the name of a time.
-        let at = line.values("time").find_map(|text| TimeForm::Any.micros(text));
-        let at = at.ok_or_else(|| format!("\"{time}\" is not a time like {}", TimeForm::Any.example()))?;
-        Ok(Self { at, ..line })
+        let at = line.values("time").find_map(|(_, text)| TimeForm::Any.micros(text));
+        if let Some(at) = at {
+            return Ok(Self { at, ..line });
+        }
+        let reason = match line.values("time").find(|(_, text)| !text.is_empty()) {
+            Some((field, text)) => {
+                format!("\"{text}\" is not a time like {}, which the field {field} must be", TimeForm::Any.example())
+            }
+            None => NO_TIME.to_owned(),
+        };
+        Err(format!("{reason}: name the right one with --log-format json:time=FIELD; {}", line.has()))
     }
 
     /// The time of the request, in microseconds since the Unix epoch.
@@ -386,6 +401,11 @@ impl<'a> LogLine<'a> {
         self.fields.iter().filter(move |(own, _)| is_header(own)).map(|(_, value)| &**value)
     }
 
+    /// Whether the line can be read with other values for this name.
+    pub(super) fn has_other_readings(&self, name: &str) -> bool {
+        any_source(name, &|own| self.ambiguous.iter().any(|field| field.name == own))
+    }
+
     /// Whether the line has several values for a field that is a header of the request.
     pub(super) fn is_ambiguous(&self, name: &str) -> bool {
         let has_field = self.renamed.contains_key(name) || self.meaning(name).or_else(|| self.own(name)).is_some();
@@ -407,16 +427,17 @@ impl<'a> LogLine<'a> {
 
     /// The value with the meaning of one of the tool's names: the first one that is not absent.
     fn meaning(&self, name: &str) -> Option<&str> {
-        self.values(name).find(|value| !value.is_empty()).or_else(|| self.values(name).next())
+        let values = || self.values(name).map(|(_, value)| value);
+        values().find(|value| !value.is_empty()).or_else(|| values().next())
     }
 
-    /// The values that may have this meaning, the best first.
-    fn values(&self, name: &str) -> impl Iterator<Item = &str> {
+    /// The fields that may have this meaning, the best first, and their values.
+    fn values(&self, name: &str) -> impl Iterator<Item = (&str, &str)> {
         let fields: Vec<&str> = match self.renamed.get(name) {
             Some(field) => vec![field],
             None => meanings(name).into_iter().flatten().collect(),
         };
-        fields.into_iter().filter_map(|field| self.own(field))
+        fields.into_iter().filter_map(|field| Some((field, self.own(field)?)))
     }
 
     /// The method and the URI of `GET /path?query HTTP/1.1`. A malformed request, as port scanners send them, has no method, and
@@ -461,7 +482,8 @@ fn is_file_of_docker(line: &str) -> bool {
 
 /// The tool's names, and the fields of formats that have the same meaning, the best first. A dot selects a member of a JSON object.
 const FIELDS: [(&str, &str); 11] = [
-    ("time", "time_iso8601 time_local msec time timestamp @timestamp ts StartUTC date"),
+    // The last one is a duration in some logs.
+    ("time", "time_iso8601 time_local msec timestamp @timestamp ts StartUTC date time"),
     (
         "remote_addr",
         "remote_addr remote_host remote_ip request.remote_ip httpRequest.remoteIp client_addr client_ip clientip ClientHost client ip \
@@ -481,6 +503,15 @@ const FIELDS: [(&str, &str); 11] = [
 /// The fields of formats with the meaning of this name, the best first. `None` if the tool has no such name.
 fn meanings(name: &str) -> Option<impl Iterator<Item = &'static str> + use<>> {
     FIELDS.iter().find(|(own, _)| *own == name).map(|(_, fields)| fields.split(' '))
+}
+
+/// Whether this is so for one of the format's own fields that are read for this name of the tool or of the format.
+fn any_source(name: &str, is_so: &dyn Fn(&str) -> bool) -> bool {
+    match name {
+        "path" => any_source("uri", is_so),
+        "uri" | "method" if is_so("request") => true,
+        _ => is_so(name) || meanings(name).is_some_and(|mut fields| fields.any(is_so)),
+    }
 }
 
 /// The tool's names, without the time, which is no key.

@@ -130,6 +130,19 @@ impl LogKey {
                 "several fields may be the header {field}: name one with --log-format json:{field}=FIELD"
             ));
         }
+        let is_header_used = self.has_proxies || line.field(CLIENT).is_none();
+        let names: &[&str] = match self.field.strip_prefix('$') {
+            Some(own) => &[own],
+            None if self.field != CLIENT => &[&self.field],
+            None if is_header_used => &[CLIENT, &field, ALL_FORWARDED],
+            None => &[CLIENT],
+        };
+        if let Some(name) = names.iter().find(|name| line.has_other_readings(name)) {
+            return Err(format!(
+                "the line can be read with several values of {name}, because a field without quotes has the text that ends \
+                 it: use another --key, or let the server write such fields in quotes"
+            ));
+        }
         match self.field.strip_prefix('$') {
             Some(own) => return Ok(line.own(own).map(stored)),
             None if self.field != CLIENT => return Ok(line.field(&self.field).map(stored)),
@@ -167,11 +180,16 @@ impl LogKey {
     fn of_client(&self, peer: Option<&str>, reported: Option<&str>) -> Result<String, String> {
         let no_peer = |text: &str| match text {
             "" => "the field with the client's address is empty".to_owned(),
+            UNIX => "\"unix:\" is no address, but a proxy on a unix socket, which has the client's in a header: use a \
+                     --log-format with $http_x_forwarded_for, and --trusted-proxies 127.0.0.1"
+                .to_owned(),
             _ => {
                 format!("\"{text}\" is no address; if this is what to limit by, --key '$remote_addr' takes it as it is")
             }
         };
-        let peer = peer.map(|text| address(text).ok_or_else(|| no_peer(text))).transpose()?;
+        let of_proxy = |text: &str| (text == UNIX && self.has_proxies).then_some(UNKNOWN_PEER);
+        let peer =
+            peer.map(|text| address(text).or_else(|| of_proxy(text)).ok_or_else(|| no_peer(text))).transpose()?;
         if let Some(peer) = peer.filter(|_| !self.has_proxies) {
             return Ok(self.client.key_of(peer).as_str().to_owned());
         }
@@ -228,6 +246,9 @@ const UNREADABLE: &str = "unreadable";
 
 /// nginx's variable with the header of the proxies and the peer after it.
 pub(super) const ALL_FORWARDED: &str = "proxy_add_x_forwarded_for";
+
+/// nginx writes this for a peer on a unix socket.
+pub(super) const UNIX: &str = "unix:";
 
 /// Stands for the peer in logs that have only what the last proxy reports. No client can have this address.
 const UNKNOWN_PEER: IpAddr = IpAddr::V4(Ipv4Addr::UNSPECIFIED);

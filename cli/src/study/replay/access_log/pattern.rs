@@ -1,15 +1,17 @@
 //! A format as a row of fields with literal text between them, and how a line is divided by it. The times of its lines.
 
 use std::borrow::Cow;
+use std::collections::HashMap;
+use std::ops::Range;
 use std::sync::LazyLock;
 
-use jiff::Timestamp;
 use jiff::fmt::strtime;
 use jiff::fmt::temporal::Pieces;
 use jiff::tz::Offset;
+use jiff::{Timestamp, Zoned};
 use regex::Regex;
 
-use crate::study::replay::access_log::key::{ALL_FORWARDED, address};
+use crate::study::replay::access_log::key::{ALL_FORWARDED, UNIX, address};
 use crate::study::replay::events::YEARS;
 use crate::text::shortened;
 
@@ -21,13 +23,15 @@ pub(super) type Fields<'a> = Vec<(Cow<'a, str>, Cow<'a, str>)>;
 pub(super) enum Kind {
     Time(TimeForm),
     Address,
-    /// Digits, or `-`.
+    /// Digits, perhaps with a point among them, or `-`.
     Number,
     /// Anything without a blank.
     Word,
     Host,
     /// The name of a user, which may have blanks.
     User,
+    /// Words with `, ` or ` : ` between them: nginx has one for each upstream server that it tried.
+    List,
     Text,
 }
 
@@ -62,7 +66,10 @@ pub(super) fn literal(text: &str) -> Piece {
 
 #[derive(Clone, Debug)]
 pub(super) struct Pattern {
-    pieces: Vec<Piece>,
+    /// The text before the first field.
+    before: String,
+    /// The fields, each with the text after it.
+    columns: Vec<(Field, String)>,
     /// Whether other fields may follow, after a blank.
     goes_on: bool,
 }
@@ -73,41 +80,34 @@ pub(super) type Mismatch = (usize, String);
 impl Pattern {
     /// Returns the reason if lines cannot be divided by these pieces.
     pub(super) fn new(pieces: Vec<Piece>, goes_on: bool) -> Result<Self, String> {
-        let mut merged: Vec<Piece> = Vec::new();
+        let mut pattern = Self { before: String::new(), columns: Vec::new(), goes_on };
         for piece in pieces {
-            match (merged.last_mut(), piece) {
-                (Some(Piece::Literal(text)), Piece::Literal(more)) => text.push_str(&more),
-                (Some(Piece::Field(first)), Piece::Field(second)) => {
+            match (pattern.columns.last_mut(), piece) {
+                (None, Piece::Literal(text)) => pattern.before.push_str(&text),
+                (Some((_, after)), Piece::Literal(text)) => after.push_str(&text),
+                (Some((first, after)), Piece::Field(second)) if after.is_empty() => {
                     return Err(format!(
                         "nothing is between the fields {} and {}, so a line cannot be divided there",
                         first.name, second.name
                     ));
                 }
-                (_, piece) => merged.push(piece),
+                (_, Piece::Field(field)) => pattern.columns.push((field, String::new())),
             }
         }
-        let pattern = Self { pieces: merged, goes_on };
-        let has_no_zone = |form: &TimeForm| matches!(form, TimeForm::Strftime(format) if !format.contains("%z") && !format.contains("%s"));
-        let has_half_a_day = |form: &TimeForm| {
-            matches!(form, TimeForm::Strftime(format)
-            if (format.contains("%I") || format.contains("%l")) && !format.contains("%p") && !format.contains("%P"))
-        };
         let times: Vec<&Field> = pattern.fields().filter(|field| matches!(field.kind, Kind::Time(_))).collect();
         match times[..] {
-            [Field { kind: Kind::Time(form), .. }] if has_no_zone(form) => {
-                Err("its time has no zone: let the server write it, as %{%z}t for Apache does".to_owned())
+            [Field { kind: Kind::Time(form), .. }] => form.check().map(|()| pattern),
+            [] => {
+                Err("it has no time: add $time_local, or %t for Apache; if only a log collector writes one, leave out \
+                       the collector's name, and write its text into the format, as in '$time_iso8601 ..'"
+                    .to_owned())
             }
-            [Field { kind: Kind::Time(form), .. }] if has_half_a_day(form) => {
-                Err("its hours go to 12, and AM or PM is missing: let the server write %H instead".to_owned())
-            }
-            [_] => Ok(pattern),
-            [] => Err("it has no time: add $time_local, or %t for Apache".to_owned()),
             _ => Err("it has several times: leave out all but one".to_owned()),
         }
     }
 
     pub(super) fn fields(&self) -> impl Iterator<Item = &Field> {
-        self.pieces.iter().filter_map(Piece::field)
+        self.columns.iter().map(|(field, _)| field)
     }
 
     /// Whether a line may have been cut, as at a rotation of the file, if it has the format up to this field: it has its time.
@@ -115,97 +115,196 @@ impl Pattern {
         self.fields().take(place).any(|field| matches!(field.kind, Kind::Time(_)))
     }
 
-    /// Divides a line. Returns its time, and its fields.
-    pub(super) fn divide<'a>(&'a self, line: &'a str) -> Result<(i64, Fields<'a>), Mismatch> {
-        let mut fields = Fields::new();
-        let (mut at, mut rest, mut last) = (0, line, "the beginning of the line");
-        for (place, piece) in self.pieces.iter().enumerate() {
-            let mismatch = |reason| (fields.len(), reason);
-            let next = self.pieces.get(place + 1);
-            match piece {
-                Piece::Literal(text) => {
-                    // Servers truncate long lines, so the last quote may be missing.
-                    let is_cut = rest.is_empty() && text == "\"" && next.is_none();
-                    let after = rest.strip_prefix(text.as_str()).or(is_cut.then_some(""));
-                    rest = after.ok_or_else(|| mismatch(format!("after {last}, {} is missing", name_of(text))))?;
-                }
-                Piece::Field(field) => {
-                    let (value, after) = self.value(field, rest, next).map_err(mismatch)?;
-                    at = check(field, &value).map_err(mismatch)?.unwrap_or(at);
-                    (rest, last) = (after, &field.name);
-                    fields.push((last.into(), if value == "-" { "".into() } else { value }));
-                }
-            }
+    /// Divides a line.
+    pub(super) fn divide<'a>(&'a self, line: &'a str) -> Result<Divided<'a>, Mismatch> {
+        let mut readings = Readings {
+            pattern: self,
+            line,
+            tried: HashMap::new(),
+            found: vec![None; self.columns.len()],
+            divided: Divided::default(),
+            mismatch: None,
+            work: 0,
+        };
+        let is_read = match after(line, &self.before) {
+            Some(rest) => readings.read(0, rest),
+            None => readings.refuse(0, format!("the line does not begin with {}", name_of(&self.before))),
+        };
+        let Readings { found, mut divided, mismatch, work, .. } = readings;
+        if !is_read {
+            return Err(mismatch.unwrap_or_default());
         }
+        let value = |value: Option<Cow<'a, str>>| value.filter(|value| value != "-").unwrap_or_default();
+        divided.fields =
+            self.fields().zip(found).map(|(field, found)| (field.name.as_str().into(), value(found))).collect();
         // If the line has two addresses, the first may be that of a proxy.
         let is_name = |name: &str| matches!(name, "remote_logname" | "remote_user");
         let has_address = |list: &str| list.split(',').any(|part| address(part.trim()).is_some());
-        if let Some((name, value)) = fields.iter().find(|(name, value)| is_name(name) && has_address(value)) {
-            let reason = format!("\"{value}\" is an address, and no {name}");
-            return Err((fields.len(), reason));
-        }
-        if rest.is_empty() || (self.goes_on && rest.starts_with(' ')) {
-            return Ok((at, fields));
-        }
-        Err((fields.len(), format!("after {last}, the line goes on: \"{}\"", shortened(rest, SHOWN))))
-    }
-
-    /// The value at the beginning of `rest`, and what follows it. `next`: the text that ends it.
-    fn value<'a>(&self, field: &Field, rest: &'a str, next: Option<&Piece>) -> Result<(Cow<'a, str>, &'a str), String> {
-        let name = &field.name;
-        let end = match next {
-            Some(Piece::Literal(next)) if next.starts_with('"') => {
-                return match until_quote(rest) {
-                    (value, Some(after)) => Ok((value, after)),
-                    // The last field may be truncated; others then are missing.
-                    (value, None) if next == "\"" && self.fields().last() == Some(field) => Ok((value, "")),
-                    _ => Err(format!("the closing quote of {name} is missing")),
-                };
+        let reason = match divided.fields.iter().find(|(name, value)| is_name(name) && has_address(value)) {
+            Some((name, value)) => format!("\"{value}\" is an address, and no {name}"),
+            None if work > MOST_WORK => "it can be read in too many ways".to_owned(),
+            None if divided.ambiguous.iter().any(|field| matches!(field.kind, Kind::Time(_))) => {
+                "it can be read with several times".to_owned()
             }
-            Some(Piece::Literal(next)) => end_before(rest, next, field).ok_or_else(|| {
-                let missing = format!("after {name}, {} is missing", name_of(next));
-                let is_shown = field.kind == Kind::Address && !rest.is_empty();
-                if is_shown { format!("in \"{}\", {missing}", shortened(rest, SHOWN)) } else { missing }
-            })?,
-            _ if self.goes_on => rest.find(' ').unwrap_or(rest.len()),
-            _ => rest.len(),
+            None => return Ok(divided),
         };
-        Ok((Cow::Borrowed(&rest[..end]), &rest[end..]))
+        Err((divided.fields.len(), reason))
     }
 }
 
-/// The end of a value that this text follows. A time may have the text in it, as often as its format. A header may be a list, with
-/// a blank after each comma.
-fn end_before(rest: &str, next: &str, field: &Field) -> Option<usize> {
-    let inside =
-        if let Kind::Time(TimeForm::Strftime(format)) = &field.kind { format.matches(next).count() } else { 0 };
-    let is_header = field.name.starts_with("http_") || field.name == ALL_FORWARDED;
-    // The colons of an IPv6 address are within brackets.
-    let first = if field.kind == Kind::Host && rest.starts_with('[') { rest.find(']').unwrap_or_default() } else { 0 };
-    let ends = rest.match_indices(next).map(|(end, _)| end).filter(|end| *end >= first);
-    ends.filter(|end| !is_header || !rest[..*end].ends_with(',')).nth(inside)
+/// The time and the fields of a line.
+#[derive(Debug, Default)]
+pub(super) struct Divided<'a> {
+    pub(super) at: i64,
+    pub(super) fields: Fields<'a>,
+    /// The fields that have other values in other readings of the line.
+    pub(super) ambiguous: Vec<&'a Field>,
+}
+
+/// The most bytes of values that are examined to read a line.
+const MOST_WORK: usize = 1 << 22;
+
+/// All ways to read a line: a value without quotes may contain the text that ends it. The first reading has the shortest values.
+struct Readings<'a> {
+    pattern: &'a Pattern,
+    line: &'a str,
+    /// Whether the fields from this one on can be read from a rest of this length.
+    tried: HashMap<(usize, usize), bool>,
+    /// The value of each field in the first reading.
+    found: Vec<Option<Cow<'a, str>>>,
+    divided: Divided<'a>,
+    /// The one after most fields.
+    mismatch: Option<Mismatch>,
+    work: usize,
+}
+
+impl<'a> Readings<'a> {
+    /// Reads the fields from this one on in the rest of the line. Returns whether that is possible.
+    fn read(&mut self, place: usize, rest: &'a str) -> bool {
+        if place == self.pattern.columns.len() {
+            let last = self.pattern.fields().last().map_or("", |field| &field.name);
+            return rest.is_empty()
+                || (self.pattern.goes_on && rest.starts_with(' '))
+                || self.refuse(place, format!("after {last}, the line goes on: \"{}\"", shortened(rest, SHOWN)));
+        }
+        if let Some(known) = self.tried.get(&(place, rest.len())) {
+            return *known;
+        }
+        let is_read = self.read_field(place, rest);
+        self.tried.insert((place, rest.len()), is_read);
+        is_read
+    }
+
+    fn read_field(&mut self, place: usize, rest: &'a str) -> bool {
+        let (Field { name, kind }, next) = &self.pattern.columns[place];
+        if next.starts_with('"') {
+            let (value, after) = until_quote(rest);
+            return self.try_value(place, value, after.unwrap_or_default());
+        }
+        // Columns may be padded with blanks. A value of which nothing is written may be between them, too.
+        let is_column = self.line[..self.line.len() - rest.len()].ends_with(' ');
+        let text = if is_column { rest.trim_start_matches(' ') } else { rest };
+        let may_have_blank = matches!(kind, Kind::Time(_) | Kind::User | Kind::List | Kind::Text);
+        let is_header = name.starts_with("http_") || name == ALL_FORWARDED;
+        let end_of_last = if self.pattern.goes_on { text.find(' ').unwrap_or(text.len()) } else { text.len() };
+        let ends = next.chars().next().into_iter().flat_map(|first| text.match_indices(first)).map(|(end, _)| end);
+        let ends =
+            ends.filter(|end| after(&text[*end..], next).is_some()).chain(next.is_empty().then_some(end_of_last));
+        let nothing = (text != rest && !next.is_empty() && after(rest, next).is_some()).then_some(("", rest));
+        let mut values = ends.map(|end| text.split_at(end)).chain(nothing).peekable();
+        if values.peek().is_none() {
+            let missing = format!("after {name}, {} is missing", name_of(next));
+            let is_shown = *kind == Kind::Address && !text.is_empty();
+            let shown = if is_shown { format!("in \"{}\", ", shortened(text, SHOWN)) } else { String::new() };
+            return self.refuse(place, shown + &missing);
+        }
+        let mut is_read = false;
+        for (number, (value, after)) in values.enumerate() {
+            if self.work > MOST_WORK || number > 0 && !may_have_blank && value.contains(' ') {
+                break;
+            }
+            // The list of a header has a blank after each comma.
+            if !(next.starts_with(' ') && value.ends_with(' ') || is_header && value.ends_with(',')) {
+                is_read |= self.try_value(place, value.into(), after);
+            }
+        }
+        is_read
+    }
+
+    /// Reads on after a field with this value. `rest`: what follows it.
+    fn try_value(&mut self, place: usize, value: Cow<'a, str>, rest: &'a str) -> bool {
+        self.work += value.len() + 1;
+        let (field, next) = &self.pattern.columns[place];
+        let at = match check(field, &value) {
+            Err(reason) => return self.refuse(place, reason),
+            Ok(at) => at,
+        };
+        let is_read = match after(rest, next) {
+            Some(rest) => self.read(place + 1, rest),
+            // Servers truncate long lines, so the last quote may be missing.
+            None if rest.is_empty() && next == "\"" && place + 1 == self.found.len() => true,
+            None if rest.is_empty() => {
+                self.refuse(place + 1, format!("the closing quote of {} is missing", field.name))
+            }
+            None => self.refuse(place + 1, format!("after {}, {} is missing", field.name, name_of(next))),
+        };
+        match &self.found[place] {
+            _ if !is_read => {}
+            Some(found) if *found == value => {}
+            Some(_) => self.divided.ambiguous.push(field),
+            None => {
+                self.divided.at = at.unwrap_or(self.divided.at);
+                self.found[place] = Some(value);
+            }
+        }
+        is_read
+    }
+
+    /// Notes why the line does not have the format, which has so many fields before that place.
+    fn refuse(&mut self, fields: usize, reason: String) -> bool {
+        if self.mismatch.as_ref().is_none_or(|(farthest, _)| fields > *farthest) {
+            self.mismatch = Some((fields, reason));
+        }
+        false
+    }
+}
+
+/// What follows a literal at the beginning of a text. For a blank in the literal, the text may have several; those at the end are of
+/// the next field.
+fn after<'l>(text: &'l str, literal: &str) -> Option<&'l str> {
+    let mut words = literal.split(' ');
+    let rest = text.strip_prefix(words.next()?)?;
+    words.try_fold(rest, |rest, word| {
+        let rest = rest.strip_prefix(' ')?;
+        if word.is_empty() { Some(rest) } else { rest.trim_start_matches(' ').strip_prefix(word) }
+    })
 }
 
 /// Checks the value of a field. Returns the time if this is one.
 fn check(field: &Field, value: &str) -> Result<Option<i64>, String> {
     let (name, shown) = (&field.name, shortened(value, SHOWN));
     let refused = |reason: String| Err(format!("\"{shown}\" {reason}"));
+    let is_number = |text: &str| text == "-" || text.replacen('.', "", 1).bytes().all(|byte| byte.is_ascii_digit());
+    let is_word = |text: &str| !text.contains(' ') && !text.ends_with(',') && text != ":";
     match &field.kind {
         Kind::Time(form) => match form.micros(value) {
             None => refused(format!("is not a time like {}", form.example())),
             at => Ok(at),
         },
         Kind::Address | Kind::Number | Kind::Word | Kind::Host if value.is_empty() => Err(format!("{name} is missing")),
-        Kind::Address if address(value).is_none() => refused(format!("{NO_ADDRESS}, as {name} must be")),
-        Kind::Number if value != "-" && value.contains(|c: char| !c.is_ascii_digit()) => {
-            refused(format!("is no number for {name}"))
+        Kind::Address if value != UNIX && address(value).is_none() => {
+            refused(format!("{NO_ADDRESS}, as {name} must be"))
         }
-        Kind::Number if name == "status" && value != "-" && value.len() != 3 => {
+        Kind::Number if !is_number(value) => refused(format!("is no number for {name}")),
+        Kind::Number if name == "status" && value != "-" && (value.len() != 3 || value.contains('.')) => {
             refused(format!("is no {name}, which has three digits"))
         }
         Kind::Word if value.contains(char::is_whitespace) => refused(format!("is no value for {name}: it has a blank")),
         Kind::Host if value.contains([' ', '\t', ',', '/']) || (value.contains(':') && !value.ends_with(']')) => {
             refused("is no name of a host".to_owned())
+        }
+        Kind::List if !value.split(", ").flat_map(|part| part.split(" : ")).all(is_word) => {
+            refused(format!("is no list for {name}"))
         }
         // Then it is not the only field before the time.
         Kind::User if value.starts_with("- ") || value.ends_with(" -") => {
@@ -258,6 +357,39 @@ pub(super) enum TimeForm {
 }
 
 impl TimeForm {
+    /// Returns the reason if such a time is no moment, because a part of it is missing.
+    fn check(&self) -> Result<(), String> {
+        let Self::Strftime(format) = self else { return Ok(()) };
+        // Each differs from the first in one part. The day of the week is the same.
+        let times = [
+            ("", "2015-03-17T10:05:03+00"),
+            ("year", "2026-03-17T10:05:03+00"),
+            ("month", "2015-11-17T10:05:03+00"),
+            ("day", "2015-03-24T10:05:03+00"),
+            ("hour", "2015-03-17T11:05:03+00"),
+            ("AM or PM", "2015-03-17T22:05:03+00"),
+            ("minute", "2015-03-17T10:06:03+00"),
+            ("second", "2015-03-17T10:05:04+00"),
+            ("zone", "2015-03-17T10:05:03+02"),
+        ];
+        let text = |time: &str| strtime::format(format, &format!("{time}[{}]", &time[19..]).parse::<Zoned>()?);
+        let texts = times.iter().map(|(_, time)| text(time)).collect::<Result<Vec<String>, _>>();
+        let texts = texts.and_then(|texts| strtime::parse(format, &texts[0]).map(|_| texts));
+        let texts = texts.map_err(|error| {
+            format!("its time {format} cannot be read: {error}; write its parts, as %I:%M:%S %p for %r")
+        })?;
+        let is_missing = |place: &usize| *place > 0 && texts[*place] == texts[0];
+        let missing: Vec<&str> = (0..times.len()).filter(is_missing).map(|place| times[place].0).collect();
+        if missing.is_empty() {
+            return Ok(());
+        }
+        Err(format!(
+            "in its time {format}, {} is missing: let the server write it, as %{{%z}}t for Apache writes the zone, or add \
+             it to the lines, as sed -E 's/(:[0-9.]+)]/\\1 +0000]/' adds UTC",
+            missing.join(", ")
+        ))
+    }
+
     /// Reads a time, in microseconds since the Unix epoch.
     pub(super) fn micros(&self, text: &str) -> Option<i64> {
         let micros = match self {
@@ -271,8 +403,9 @@ impl TimeForm {
             }
             Self::Number(unit) => {
                 let number = text.parse().ok().filter(|number: &f64| number.is_finite())?;
-                // The cast saturates, and the range of years rejects such numbers.
-                (number * (1_000_000.0 / f64::from(*unit))).round() as i64
+                // The cast saturates, and the range of years rejects such numbers. It also rejects durations.
+                let micros = (number * (1_000_000.0 / f64::from(*unit))).round() as i64;
+                Some(micros).filter(|micros| YEARS_OF_NUMBERS.contains(micros))?
             }
             Self::Any => return any(text),
         };
@@ -291,6 +424,9 @@ impl TimeForm {
     }
 }
 
+/// The years 2000 to 2099, in microseconds since the Unix epoch.
+const YEARS_OF_NUMBERS: Range<i64> = 946_684_800_000_000..4_102_444_800_000_000;
+
 /// The bound of PostgreSQL. No time zone is farther from UTC.
 fn is_of_a_zone(offset: Offset) -> bool {
     offset.seconds().abs() < 16 * 3600
@@ -300,9 +436,8 @@ fn any(text: &str) -> Option<i64> {
     let Ok(number) = text.parse::<f64>() else {
         return TimeForm::Iso.micros(text).or_else(|| TimeForm::Strftime(COMMON.to_owned()).micros(text));
     };
-    // Each unit is the only one that gives a year between 1973 and 5138. A smaller number is a duration.
+    // Each unit is the only one that gives a year between 1973 and 5138.
     let unit = match number {
-        duration if duration < 1e8 => return None,
         seconds if seconds < 1e11 => 1,
         millis if millis < 1e14 => 1_000,
         micros if micros < 1e17 => 1_000_000,

@@ -64,8 +64,10 @@ fn variable_field(name: &str) -> Field {
         "remote_user" => Kind::User,
         "host" | "server_name" => Kind::Host,
         "status" | "body_bytes_sent" | "bytes_sent" | "request_length" | "remote_port" | "server_port" => Kind::Number,
+        "connection" | "connection_requests" | "connection_time" | "gzip_ratio" | "request_time" => Kind::Number,
         "remote_logname" | "hostname" | "server_addr" | "request_method" | "scheme" | "server_protocol" => Kind::Word,
-        "request_id" | "request_time" | "pid" | "connection" | "connection_requests" => Kind::Word,
+        "request_id" | "pid" => Kind::Word,
+        _ if name.starts_with("upstream_") && !name.starts_with("upstream_http_") => Kind::List,
         _ => Kind::Text,
     };
     Field { name: name.to_owned(), kind }

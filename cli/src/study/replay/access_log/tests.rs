@@ -109,3 +109,160 @@ fn a_key_may_be_any_field_of_the_format() {
         assert!(key(name, format).is_err(), "{name}");
     }
 }
+
+/// The key of a line, or the reason why it has none.
+fn key_of(text: &str, options: LogOptions, line: &str) -> Result<Option<String>, String> {
+    let format = format(text);
+    let line = format.parse(line).map_err(|unreadable| unreadable.to_string())?;
+    LogKey::new(&format, &options).expect(text).of(&line)
+}
+
+fn options(key: &str) -> LogOptions {
+    LogOptions { key: Some(key.to_owned()), ..LogOptions::default() }
+}
+
+#[test]
+fn a_value_with_blanks_does_not_shift_the_fields_after_it() {
+    let at = "[17/May/2015:10:05:03 +0000]";
+    let upstream = "$upstream_addr $upstream_status $upstream_response_time $remote_addr [$time_local] $status";
+    let agent = "$http_user_agent $request_time $remote_addr [$time_local] \"$request\" $status";
+    let browser = "Mozilla/5.0 (X11; Linux x86_64)";
+    for (text, line, name, value) in [
+        (
+            upstream,
+            format!("10.0.0.1:80, 10.0.0.2:80 502, 200 0.001, 0.002 1.2.3.4 {at} 200"),
+            "$upstream_status",
+            "502, 200",
+        ),
+        (
+            upstream,
+            format!("10.0.0.1:80 : 10.0.0.2:80, unix:/a 302 : 502, 200 0.1 : -, 0.2 1.2.3.4 {at} 200"),
+            "$upstream_status",
+            "302 : 502, 200",
+        ),
+        (upstream, format!("10.0.0.1:80, 10.0.0.2:80 502, 200 0.001, 0.002 1.2.3.4 {at} 200"), "status", "200"),
+        (upstream, format!("- - - 1.2.3.4 {at} 499"), "remote_addr", "1.2.3.4"),
+        (agent, format!("{browser} 0.003 1.2.3.4 {at} \"GET / HTTP/1.1\" 200"), "user_agent", browser),
+        (agent, format!("a 5 0.003 1.2.3.4 {at} \"GET / HTTP/1.1\" 200"), "user_agent", "a 5"),
+        ("%h %t %U %>s", format!("1.2.3.4 {at} /a b 404 200"), "uri", "/a b 404"),
+        ("%h %U %t %q %>s", format!("1.2.3.4 /a b {at}  200"), "uri", "/a b"),
+        (
+            "[$time_local] $remote_addr $geoip_city $status $uri",
+            format!("{at} 1.2.3.4 New York 200 /a"),
+            "$geoip_city",
+            "New York",
+        ),
+        (
+            "$remote_addr $geoip_city $status $http_user_agent [$time_local]",
+            format!("1.2.3.4 New York 200 {browser} {at}"),
+            "user_agent",
+            browser,
+        ),
+        (
+            "$remote_addr;$uri;$status;$time_iso8601",
+            "1.2.3.4;/a;200;b;200;2015-05-17T10:05:03Z".to_owned(),
+            "uri",
+            "/a;200;b",
+        ),
+        (
+            "$remote_addr - $remote_user [$time_local] $status",
+            format!("1.2.3.4 - a [17/May/2014:10:05:03 +0000] b {at} 200"),
+            "user",
+            "a [17/May/2014:10:05:03 +0000] b",
+        ),
+        ("${remote_addr}:$remote_port [$time_local]", format!("2001:db8::1:4711 {at}"), "remote_addr", "2001:db8::/64"),
+        ("%{%d/%b/%Y %T}t %{%z}t %h %U", "17/May/2015 10:05:03 +0000 1.2.3.4 /a b".to_owned(), "uri", "/a b"),
+    ] {
+        assert_eq!(key_of(text, options(name), &line), Ok(Some(value.to_owned())), "{text}: {line}");
+        assert_eq!(format(text).parse(&line).expect("a line").at_micros(), AT, "{text}: {line}");
+    }
+}
+
+#[test]
+fn a_line_with_two_readings_has_no_key_that_differs() {
+    let at = "[17/May/2015:10:05:03 +0000]";
+    let proxied = "$http_x_forwarded_for - $remote_user [$time_local] $status";
+    let agent = "$remote_addr [$time_local] $uri $http_user_agent $status";
+    let line = format!("1.2.3.4 {at} /a b Mozilla/5.0 200");
+    assert_eq!(key_of(agent, options("remote_addr"), &line), Ok(Some("1.2.3.4".to_owned())));
+    assert_eq!(key_of(agent, options("status"), &line), Ok(Some("200".to_owned())));
+    for (text, name, line) in [
+        (agent, "path", line.clone()),
+        (agent, "$uri", line.clone()),
+        (agent, "%{User-Agent}i", line),
+        // A client wrote the first address into its header, and the second is its own.
+        (proxied, "remote_addr", format!("6.6.6.6 - x, 1.2.3.4 - bob {at} 200")),
+        (
+            "$http_user_agent $remote_addr $http_referer [$time_local]",
+            "remote_addr",
+            format!("a 6.6.6.6 b 1.2.3.4 c {at}"),
+        ),
+    ] {
+        let reason = key_of(text, options(name), &line).expect_err(&line);
+        assert!(reason.contains("can be read with several values of ") && reason.contains("--key"), "{reason}");
+    }
+    let reason = key_of(
+        "$remote_addr $http_user_agent $time_iso8601 $http_referer",
+        options("remote_addr"),
+        "1.2.3.4 a 2014-05-17T10:05:03Z b 2015-05-17T10:05:03Z c",
+    )
+    .expect_err("two times");
+    assert!(reason.contains("several times"), "{reason}");
+    let text = "$remote_addr $a $b $c $d [$time_local]";
+    let reason =
+        key_of(text, options("remote_addr"), &format!("1.2.3.4 {} {at}", "x ".repeat(100_000))).expect_err("many");
+    assert!(reason.contains("too many ways"), "{reason}");
+}
+
+/// squid's native log.
+#[test]
+fn columns_may_be_padded_with_blanks() {
+    let squid =
+        "$msec $request_time $remote_addr $result/$status $body_bytes_sent $request_method $uri $user $peer $type";
+    let line =
+        "1431857103.000    310 192.168.0.1 TCP_MISS/200 4096 GET http://a.example/200/ - DIRECT/1.2.3.4 text/html";
+    for (name, value) in
+        [("remote_addr", "192.168.0.1"), ("status", "200"), ("uri", "http://a.example/200/"), ("$type", "text/html")]
+    {
+        assert_eq!(key_of(squid, options(name), line), Ok(Some(value.to_owned())), "{name}");
+    }
+    let nginx = "$remote_addr - $remote_user [$time_local] $status $uri";
+    for line in [
+        "1.2.3.4   -  bob   [17/May/2015:10:05:03 +0000]   200   /a",
+        "1.2.3.4 - bob [17/May/2015:10:05:03 +0000] 200 /a",
+    ] {
+        for (name, value) in [("user", "bob"), ("uri", "/a")] {
+            assert_eq!(key_of(nginx, options(name), line), Ok(Some(value.to_owned())), "{name}: {line}");
+        }
+    }
+}
+
+/// nginx writes this for a peer on a unix socket.
+#[test]
+fn a_peer_on_a_unix_socket_has_its_client_in_a_header() {
+    let tail = "- - [17/May/2015:10:05:03 +0000] \"GET / HTTP/1.1\" 200 1";
+    let header =
+        "$remote_addr - $remote_user [$time_local] \"$request\" $status $body_bytes_sent \"$http_x_forwarded_for\"";
+    let json = r#"{"time": 1431857103, "remote_addr": "unix:"}"#.to_owned();
+    for (text, line) in
+        [("common", format!("unix: {tail}")), (header, format!("unix: {tail} \"203.0.113.1\"")), ("json", json)]
+    {
+        let reason = key_of(text, LogOptions::default(), &line).expect_err(text);
+        for words in ["\"unix:\" is no address", "unix socket", "$http_x_forwarded_for", "--trusted-proxies 127.0.0.1"]
+        {
+            assert!(reason.contains(words), "{text}: no {words} in {reason}");
+        }
+    }
+    let behind = LogOptions { trusted_proxies: Some("127.0.0.1".to_owned()), ..LogOptions::default() };
+    for (peer, reported, key) in [
+        ("unix:", "203.0.113.1", "203.0.113.1"),
+        ("unix:", "6.6.6.6, 203.0.113.1", "203.0.113.1"),
+        ("unix:", "-", ""),
+        ("127.0.0.1", "203.0.113.1", "203.0.113.1"),
+        ("198.51.100.7", "203.0.113.1", "198.51.100.7"),
+    ] {
+        let line = format!("{peer} {tail} \"{reported}\"");
+        assert_eq!(key_of(header, behind.clone(), &line), Ok(Some(key.to_owned())), "{line}");
+    }
+    assert_eq!(key_of("common", options("path"), &format!("unix: {tail}")), Ok(Some("/".to_owned())));
+}
