@@ -269,8 +269,8 @@ impl<'a> Readings<'a> {
     }
 }
 
-/// What follows a literal at the beginning of a text. For a blank in the literal, the text may have several; those at the end are of
-/// the next field.
+/// Returns the rest of a text that begins with a literal. For a blank in the literal, the text may have several; those at the end
+/// are of the next field.
 fn after<'l>(text: &'l str, literal: &str) -> Option<&'l str> {
     let mut words = literal.split(' ');
     let rest = text.strip_prefix(words.next()?)?;
