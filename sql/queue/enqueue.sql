@@ -32,7 +32,7 @@ CREATE OR REPLACE FUNCTION rate_limit._enqueue(
   OUT item_refused boolean[], OUT item_values double precision[], OUT job_states text[]
 ) LANGUAGE plpgsql VOLATILE SECURITY DEFINER
 SET search_path = pg_catalog, pg_temp SET enable_seqscan = off SET enable_bitmapscan = off SET enable_indexscan = on
-SET enable_nestloop = on SET enable_sort = on SET jit = off
+SET enable_tidscan = on SET enable_nestloop = on SET enable_sort = on SET jit = off
 AS $function$
 #variable_conflict use_variable
 DECLARE
