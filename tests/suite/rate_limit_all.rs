@@ -54,7 +54,14 @@ pub async fn call(
         "SELECT ok, (extract(epoch FROM retry_after) * 1000000)::bigint, denied_by, limits::text
          FROM rate_limit.{function}($1::jsonb, $2)"
     );
-    let row = sqlx::query(AssertSqlSafe(sql)).bind(calls.to_string()).bind(reserve).fetch_one(conn).await?;
+    let row = loop {
+        let query = sqlx::query(AssertSqlSafe(sql.clone())).bind(calls.to_string()).bind(reserve);
+        match query.fetch_one(&mut *conn).await {
+            // If the machine stops for a moment, the call looks like one that has waited with an old snapshot.
+            Err(sqlx::Error::Database(error)) if error.code().as_deref() == Some("40001") => {}
+            row => break row?,
+        }
+    };
     let limits = serde_json::from_str(row.get(3)).expect("JSON");
     Ok(Decided { ok: row.get(0), wait: row.get(1), denied_by: row.get(2), limits })
 }
