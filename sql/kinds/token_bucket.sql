@@ -28,7 +28,7 @@ AS $function$
 $function$;
 
 -- Returns the microseconds until the tokens of a reservation arrive; NULL if they have. It took `count` and left `balance`.
-CREATE OR REPLACE FUNCTION rate_limit._token_bucket_reserved(
+CREATE OR REPLACE FUNCTION rate_limit._token_bucket_reserved_wait(
   balance double precision, count double precision, rate double precision, period double precision, capacity double precision
 ) RETURNS bigint LANGUAGE sql IMMUTABLE PARALLEL SAFE
 AS $function$

@@ -73,7 +73,7 @@ BEGIN
       RETURNING
         queue_name AS queue, job_keys[1] AS key, c.now, -- The planner does not see these values.
         r.value, rate_limit._clock() > c.now + rate_limit._late_after(1) AS is_late,
-        r.ts + rate_limit._token_bucket_reserved(
+        r.ts + rate_limit._token_bucket_reserved_wait(
           r.value, item_counts[1], limit_rates[1], limit_periods[1], capacity) AS ready
     ), written AS (
       INSERT INTO rate_limit.jobs (

@@ -102,7 +102,7 @@ BEGIN
       SELECT
         array_agg(i.balance ORDER BY i.nth),
         array_agg(
-          times[i.bucket] - now + rate_limit._token_bucket_reserved(
+          times[i.bucket] - now + rate_limit._token_bucket_reserved_wait(
             i.balance, i.count, limit_rates[l.nth], limit_periods[l.nth], coalesce(limit_capacities[l.nth], limit_rates[l.nth]))
           ORDER BY i.nth)
       INTO item_values, call_waits

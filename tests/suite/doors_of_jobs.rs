@@ -1,10 +1,13 @@
 //! The ways to take the reservations of jobs: each is the general function, only faster.
 
+use pg_limiter::queue::{Job, Queue};
 use pg_limiter::sqlx::{self, AssertSqlSafe, Connection, PgConnection, Row};
+use pg_limiter::{Limit, Limits};
 
 use crate::doors::{HOUR, NOW, NUMBERS, on_a_clock_of_its_own, rows, run};
-use crate::support::cases;
+use crate::support::gate::{CENTURY, hold, until_waiting};
 use crate::support::proxy::xorshift;
+use crate::support::{Database, cases, scheduled};
 
 /// A token bucket, and a reservation in it.
 #[derive(Debug)]
@@ -204,4 +207,73 @@ async fn a_batch_of_jobs_reserves_as_the_general_function_does() {
     }
     let least = i32::try_from(cases(300)).expect("a number") * 8;
     assert!(at_once > least && denied > 100 && failed > 20, "{at_once} at once, {denied} denied, {failed} failed");
+}
+
+fn limits() -> Limits {
+    Limits::new().define("l", Limit::token_bucket(1, CENTURY).capacity(10).max_reserved(0)).expect("limits")
+}
+
+fn job(key: &str) -> Job {
+    Job::new(("l", key), &1).expect("a job")
+}
+
+/// The balances of the buckets, and the number of jobs.
+async fn left(database: &Database) -> (Vec<f64>, i64) {
+    let sql = "SELECT array_agg(round(value::numeric, 3)::float8 ORDER BY key), (SELECT count(*) FROM rate_limit.jobs) \
+               FROM rate_limit.rate_limits";
+    sqlx::query_as(sql).fetch_one(&database.pool).await.expect("the balances")
+}
+
+/// Another transaction has locked the row, and changes nothing: the job is decided as of the time at which it got the lock.
+#[tokio::test]
+async fn a_job_that_waited_for_a_row_is_decided_anew() {
+    let database = Database::migrated().await;
+    let queue = Queue::new(&database.limiter(limits()), "q").expect("a queue");
+    let _ = scheduled(&queue.enqueue(job("k")).await.expect("an answer"));
+    let holder = hold(&database, "l", &["k"]).await;
+    let mut tx = database.app.begin().await.expect("begin");
+    let enqueueing = async {
+        let _ = scheduled(&queue.within(&mut tx).enqueue(job("k")).await.expect("an answer"));
+        tx.commit().await.expect("commit");
+    };
+    let releasing = async {
+        until_waiting(&database, 1).await;
+        tokio::time::sleep(std::time::Duration::from_millis(20)).await; // Longer than a call may take that has not waited.
+        let clock = "SELECT rate_limit._clock()";
+        let released_at: i64 = sqlx::query_scalar(clock).fetch_one(&database.pool).await.expect("the clock");
+        holder.rollback().await.expect("rollback");
+        released_at
+    };
+    let (released_at, ()) = futures_util::join!(releasing, enqueueing);
+    assert_eq!(left(&database).await, (vec![8.0], 2));
+    let decided_at: i64 =
+        sqlx::query_scalar("SELECT ts FROM rate_limit.rate_limits").fetch_one(&database.pool).await.expect("a row");
+    assert!(decided_at >= released_at, "{decided_at}, {released_at}");
+}
+
+/// All buckets of a batch cover it when it looks. While it waits for one of them, another transaction takes what is left there.
+#[tokio::test]
+async fn a_batch_takes_no_more_than_a_bucket_has_after_a_wait() {
+    let database = Database::migrated().await;
+    let limiter = database.limiter(limits());
+    let queue = Queue::new(&limiter, "q").expect("a queue");
+    for key in ["a", "b", "c"] {
+        let _ = scheduled(&queue.enqueue(job(key)).await.expect("an answer"));
+    }
+    let mut holder = database.app.begin().await.expect("begin");
+    assert!(limiter.within(&mut holder).limit(("l", "b", 9)).await.expect("a decision").is_allowed());
+    let mut tx = database.app.begin().await.expect("begin");
+    let enqueueing = async {
+        let jobs = ["a", "b", "c", "c"].map(job);
+        let outcomes = queue.within(&mut tx).enqueue_all(jobs).await.expect("answers");
+        tx.commit().await.expect("commit");
+        outcomes.into_iter().map(|outcome| outcome.enforce().is_ok()).collect::<Vec<_>>()
+    };
+    let taking = async {
+        until_waiting(&database, 1).await;
+        holder.commit().await.expect("commit");
+    };
+    let ((), are_scheduled) = futures_util::join!(taking, enqueueing);
+    assert_eq!(are_scheduled, [true, false, true, true]);
+    assert_eq!(left(&database).await, (vec![8.0, 0.0, 7.0], 6));
 }
