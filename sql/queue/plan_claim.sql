@@ -32,8 +32,8 @@ BEGIN
   WHERE w.queue = queue_name AND w.worker = worker_name;
   look_again := slots IS DISTINCT FROM known_slots;
   IF look_again THEN
-    INSERT INTO rate_limit.workers AS w (queue, worker, known_slots)
-    VALUES (queue_name, worker_name, slots)
+    INSERT INTO rate_limit.workers AS w (queue, worker, asleep_until, known_slots)
+    VALUES (queue_name, worker_name, clock, slots)
     ON CONFLICT ON CONSTRAINT workers_pkey DO UPDATE
     SET known_slots = excluded.known_slots;
     PERFORM rate_limit._wake_groups(g.slot_name, g.slot_key, 1, NULL, NULL, true)
@@ -45,7 +45,7 @@ BEGIN
   END IF;
   IF was_asleep AND (is_full OR NOT listens) THEN
     UPDATE rate_limit.workers AS w
-    SET asleep_until = 0
+    SET asleep_until = clock
     WHERE w.queue = queue_name AND w.worker = worker_name;
   END IF;
   IF NOT is_full THEN

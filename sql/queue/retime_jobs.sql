@@ -59,8 +59,8 @@ BEGIN
       UPDATE rate_limit.workers AS w
       SET known_limits = known
       WHERE w.queue = queue_name AND w.known_limits <> known;
-      INSERT INTO rate_limit.workers AS w (queue, worker, known_limits)
-      VALUES (queue_name, worker_name, known)
+      INSERT INTO rate_limit.workers AS w (queue, worker, asleep_until, known_limits)
+      VALUES (queue_name, worker_name, clock, known)
       ON CONFLICT ON CONSTRAINT workers_pkey DO UPDATE
       SET known_limits = excluded.known_limits;
       RETURN;

@@ -233,8 +233,6 @@ async fn a_stream_of_urgent_jobs_lets_others_start() {
         let walk = "SELECT rate_limit._retime_jobs(
             'q', 'other', NULL, NULL, '{l}', '{token_bucket}', ARRAY[$1::float8], '{1000000}', '{1}', '{NULL}', NULL)";
         sqlx::query(walk).bind(rate).execute(&database.pool).await.expect("a walk");
-        // A worker that has never slept would be forgotten when the next one prunes.
-        database.execute("UPDATE rate_limit.workers SET asleep_until = rate_limit._clock()").await;
         let mut ids = Vec::new();
         for job in counts.map(|count| of(group, count)) {
             ids.push(enqueue(&queue, job).await);

@@ -132,7 +132,7 @@ async fn workers_that_do_not_listen_cause_no_notification() {
         tokio::time::timeout(Duration::from_secs(120), worker.run(stop)).await.expect("in time").expect("a report");
     };
     assert_eq!(notifications(&database, work).await, 0);
-    let asleep = "SELECT count(*) FROM rate_limit.workers WHERE asleep_until > 0";
+    let asleep = "SELECT count(*) FROM rate_limit.workers WHERE asleep_until > rate_limit._clock()";
     assert_eq!(sqlx::query_scalar::<i64>(asleep).fetch_one(&database.pool).await.expect("a count"), 0);
 }
 

@@ -217,7 +217,7 @@ async fn a_sleeping_worker_is_woken_for_an_earlier_job() {
     let worker = queue.worker(config, idle()).expect("a worker");
     let watched = queue.clone();
     let running = tokio::spawn(worker.run(async move { until_in_state(&watched, JobState::Done, 3).await }));
-    let asleep = "SELECT count(*) FROM rate_limit.workers WHERE asleep_until > 0";
+    let asleep = "SELECT count(*) FROM rate_limit.workers WHERE asleep_until > rate_limit._clock()";
     let listening = "SELECT count(*) FROM pg_stat_activity WHERE query LIKE 'LISTEN%' AND datname = current_database()";
     for sql in [asleep, listening] {
         while sqlx::query_scalar::<i64>(sql).fetch_one(&database.pool).await.expect("a count") == 0 {

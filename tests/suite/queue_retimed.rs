@@ -310,3 +310,23 @@ async fn a_group_of_very_many_jobs_keeps_its_times() {
     assert_eq!(minutes(&database, "small").await, [2.0, 4.0]);
     assert_eq!(minutes(&database, "a large one").await[..2], [10.0, 20.0]);
 }
+
+/// A worker with work all the time never sleeps. If pruning forgot it, others would compute the times anew for nothing.
+#[tokio::test]
+async fn a_worker_that_has_never_slept_is_not_forgotten() {
+    let database = database().await;
+    let walk = "SELECT rate_limit._retime_jobs(
+        'q', 'w', NULL, NULL, '{l}', '{token_bucket}', '{1}', '{1000000}', '{1}', '{NULL}', NULL)";
+    let plan = "SELECT rate_limit._plan_claim('q', 'v', rate_limit._clock(), 0, false, true, false, '{}', '{s}', '{1}', true)";
+    let prune = "SELECT rate_limit._jobs_prune('q', 0, 100)";
+    for sql in [walk, plan, prune] {
+        database.execute(sql).await;
+    }
+    let known = "SELECT worker FROM rate_limit.workers ORDER BY worker";
+    let known: Vec<String> = sqlx::query_scalar(known).fetch_all(&database.pool).await.expect("workers");
+    assert_eq!(known, ["v", "w"]);
+    database.execute("UPDATE rate_limit.workers SET asleep_until = asleep_until - 86400000000").await;
+    database.execute(prune).await;
+    let gone = "SELECT count(*) FROM rate_limit.workers";
+    assert_eq!(sqlx::query_scalar::<i64>(gone).fetch_one(&database.pool).await.expect("a count"), 0);
+}
