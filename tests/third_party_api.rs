@@ -36,7 +36,10 @@ async fn three_hundred_jobs_get_no_429_and_use_the_rate() {
     let server = tokio::task::spawn_blocking(move || Server::start(&config)).await.expect("a task").expect("a server");
     for run in 1..=4 {
         let pool = PgPool::connect(&server.url("postgres")).await.expect("connect");
-        sqlx::query(sqlx::AssertSqlSafe(format!("CREATE DATABASE run_{run}"))).execute(&pool).await.expect("a database");
+        sqlx::query(sqlx::AssertSqlSafe(format!("CREATE DATABASE run_{run}")))
+            .execute(&pool)
+            .await
+            .expect("a database");
         pool.close().await;
         let pool = PgPool::connect(&server.url(&format!("run_{run}"))).await.expect("connect");
         pg_limiter::migrate::migrate(&pool).await.expect("migrate");

@@ -57,9 +57,26 @@ mod unix {
     pub(crate) struct Signals(Vec<(Signal, tokio::signal::unix::Signal)>);
 
     impl Signals {
-        /// The signals that end a process.
+        /// The signals that end a process and are not about a fault in it: those of users, timers, limits and the machine.
         pub(crate) fn listen() -> io::Result<Self> {
-            Self::of(&[Signal::TERM, Signal::HUP, Signal::INT, Signal::QUIT, Signal::USR1, Signal::USR2])
+            Self::of(&[
+                Signal::TERM,
+                Signal::HUP,
+                Signal::INT,
+                Signal::QUIT,
+                Signal::USR1,
+                Signal::USR2,
+                Signal::ALARM,
+                Signal::VTALARM,
+                Signal::PROF,
+                Signal::XCPU,
+                Signal::ABORT,
+                Signal::SYS,
+                #[cfg(target_os = "linux")]
+                Signal::IO,
+                #[cfg(target_os = "linux")]
+                Signal::POWER,
+            ])
         }
 
         pub(crate) fn of(signals: &[Signal]) -> io::Result<Self> {

@@ -317,7 +317,8 @@ async fn a_worker_that_has_never_slept_is_not_forgotten() {
     let database = database().await;
     let walk = "SELECT rate_limit._retime_jobs(
         'q', 'w', NULL, NULL, '{l}', '{token_bucket}', '{1}', '{1000000}', '{1}', '{NULL}', NULL)";
-    let plan = "SELECT rate_limit._plan_claim('q', 'v', rate_limit._clock(), 0, false, true, false, '{}', '{s}', '{1}', true)";
+    let plan =
+        "SELECT rate_limit._plan_claim('q', 'v', rate_limit._clock(), 0, false, true, false, '{}', '{s}', '{1}', true)";
     let prune = "SELECT rate_limit._jobs_prune('q', 0, 100)";
     for sql in [walk, plan, prune] {
         database.execute(sql).await;

@@ -224,6 +224,22 @@ async fn a_signal_while_the_slot_is_taken_leaves_no_slot() {
     assert!(is_free(&database).await, "the lease is left");
 }
 
+/// Each signal that a user, a timer, a limit or the machine ends processes with.
+#[tokio::test]
+async fn no_signal_leaves_a_slot_or_a_process() {
+    let of_terminals_and_users = [("HUP", 1), ("INT", 2), ("QUIT", 3), ("USR1", 10), ("USR2", 12), ("TERM", 15)];
+    let of_the_machine =
+        [("ABRT", 6), ("ALRM", 14), ("XCPU", 24), ("VTALRM", 26), ("PROF", 27), ("IO", 29), ("PWR", 30), ("SYS", 31)];
+    let database = Database::migrated().await;
+    for (name, number) in of_terminals_and_users.into_iter().chain(of_the_machine) {
+        let run = Run::start(&database, &["--lease", "1h"], "exec sleep 3001");
+        run.until_alive(1).await;
+        signal(run.tool.id(), name);
+        run.ends(128 + number);
+        assert!(is_free(&database).await, "{name}");
+    }
+}
+
 #[tokio::test]
 async fn a_signal_at_any_moment_leaves_no_slot() {
     let database = Database::migrated().await;

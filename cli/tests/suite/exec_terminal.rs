@@ -137,6 +137,23 @@ async fn ctrl_z_stops_the_command_with_the_tool_and_fg_continues_both() {
     assert!(is_free(&database).await);
 }
 
+/// A stopped command has the terminal, and reads no keys: without the tool, its user could not get the shell back.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_command_that_others_stop_is_a_stopped_job_of_the_shell() {
+    let database = Database::migrated().await;
+    let mut terminal = Terminal::shell(&database);
+    for _ in 0..2 {
+        terminal.types("$EXEC sh -c 'read line; kill -STOP $$; echo go\"\"es on'\n\n");
+        terminal.shows("the slots are not renewed");
+        terminal.shows("Stopped");
+        assert!(!is_free(&database).await);
+        terminal.types("fg\n");
+        terminal.shows("goes on");
+        terminal.shows("ready> ");
+        assert!(is_free(&database).await);
+    }
+}
+
 /// The tool is continued after its lease was lost: the command must not go on.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_command_whose_lease_ended_while_it_was_stopped_does_not_go_on() {

@@ -101,6 +101,9 @@ impl Processes {
         let by_terminal = [Signal::TSTP, Signal::TTIN, Signal::TTOU];
         if let Some(signal) = by_terminal.into_iter().find(|kind| Some(kind.as_raw()) == stopped) {
             self.suspend(terminal, signal, lease, early).await;
+        } else if stopped == Some(Signal::STOP.as_raw()) && terminal.is_lent_to(self.leader) && !proc::is_orphaned() {
+            // Somebody else stopped it. Its user has no keys to continue it, and gets the shell.
+            self.suspend(terminal, Signal::TSTP, lease, early).await;
         }
     }
 
