@@ -27,8 +27,8 @@ pub(super) struct DatabaseArgs {
 /// The database that the arguments name. No server is started and no connection is open yet.
 #[derive(Debug)]
 pub(super) struct Database {
-    /// `None`: a private server.
-    options: Option<PgConnectOptions>,
+    /// `None`: a private server. It is parsed when it is used, because some commands need no database.
+    url: Option<String>,
     pub(super) schema: Schema,
     /// Whether an argument names it, and not only the environment.
     pub(super) is_argument: bool,
@@ -46,8 +46,7 @@ impl Database {
     pub(super) fn new(args: DatabaseArgs) -> Result<Self> {
         let schema = Schema::new(&args.schema)?;
         let is_argument = args.database_url.is_some();
-        let options = url(args.database_url)?.map(|url| parse(url.trim())).transpose()?;
-        Ok(Self { options, schema, is_argument })
+        Ok(Self { url: url(args.database_url)?, schema, is_argument })
     }
 
     /// Connects, runs `work`, and disconnects.
@@ -66,13 +65,13 @@ impl Database {
     }
 
     pub(super) const fn is_named(&self) -> bool {
-        self.options.is_some()
+        self.url.is_some()
     }
 
     /// The limits that are stored in the named database. A private server has none.
     pub(super) async fn stored_limits(&self) -> Result<Limits> {
-        let Some(options) = &self.options else { return Ok(Limits::new()) };
-        match read_limits(connect_with(options).await.map_err(cannot_connect)?, &self.schema).await {
+        let Some(url) = &self.url else { return Ok(Limits::new()) };
+        match read_limits(connect_with(&parse(url)?).await.map_err(cannot_connect)?, &self.schema).await {
             Err(Error::SchemaMissing { .. }) => Ok(Limits::new()),
             limits => Ok(limits?),
         }
@@ -80,8 +79,8 @@ impl Database {
 
     /// The named database. Returns an error if there is none: a new private server has nothing to inspect.
     pub(super) fn named(self) -> Result<Running> {
-        match self.options {
-            Some(options) => Ok(Running { options, schema: self.schema, server: None }),
+        match self.url {
+            Some(url) => Ok(Running { options: parse(&url)?, schema: self.schema, server: None }),
             None => Err(CliError::usage("no database given: use --database-url URL, or set DATABASE_URL")),
         }
     }
@@ -89,7 +88,7 @@ impl Database {
     /// Starts the private server if no database was named. Its data does not outlive this run. With `durable`, it waits for the
     /// disk, as a durable server does: for commands that measure.
     pub(super) async fn start(self, durable: bool) -> Result<Running> {
-        if self.options.is_some() {
+        if self.is_named() {
             return self.named();
         }
         let running = self.start_private(durable).await?;
@@ -124,7 +123,7 @@ fn url(given: Option<String>) -> Result<Option<String>> {
             .map(|url| url.into_string().map_err(|_| CliError::usage("DATABASE_URL is not UTF-8")))
             .transpose()?,
     };
-    Ok(url.filter(|url| !url.trim().is_empty()))
+    Ok(url.map(|url| url.trim().to_owned()).filter(|url| !url.is_empty()))
 }
 
 /// Parses the URL. No message shows it, because it may contain a password. Connections have a name in `pg_stat_activity`: that of

@@ -374,6 +374,15 @@ pub fn ends_well_if_nobody_reads(url: &str, args: &[&str]) {
     assert_eq!((output.status.code(), String::from_utf8_lossy(&output.stderr).as_ref()), (Some(0), ""));
 }
 
+/// The variable may be of another program, which uses another database.
+#[test]
+fn commands_without_a_database_need_no_valid_url() {
+    for args in [&["completions", "bash"][..], &["man"]] {
+        let made = run(Some("mysql://another-program@db/app"), args, "");
+        assert!(made.code == Some(0) && made.stdout.contains("pg-limiter"), "{args:?}: {}", made.stderr);
+    }
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn the_demo_shows_exact_numbers_and_cleans_up() {
     let database = Database::empty().await;

@@ -212,6 +212,13 @@ async fn changes_are_made_where_they_are_allowed() {
         let (code, page) = ui.get(path).await;
         assert!(code == 400 && page.contains(text) && page.contains(": give the number of a "), "{path}: {page}");
     }
+    for (path, text) in [
+        ("/queue?queue=other", "The queue <bdi>other</bdi> has no jobs."),
+        ("/queue?queue=q&state=dead&page=1", "The list ends before this page."),
+    ] {
+        let (code, page) = ui.get(path).await;
+        assert!(code == 200 && page.contains(text), "{path}: {page}");
+    }
     assert_eq!(limiter.is_blocked(("banned", "u1")).await.expect("an answer"), None);
     let state = async |id| queue.job(id).await.expect("an answer").expect("a job").state;
     assert_eq!(change("/job/requeue", &[("id", &dead.to_string())]).await.0, 303);

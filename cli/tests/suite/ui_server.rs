@@ -51,7 +51,12 @@ impl Ui {
     pub fn start(database: Option<&Database>, args: &[&str]) -> Self {
         let mut command = Command::new(tool());
         let listen: &[&str] = if args.contains(&"--listen") { &[] } else { &["--listen", "127.0.0.1:0"] };
-        command.arg("ui").args(listen).args(args).env_remove("DATABASE_URL").env_remove("PG_LIMITER_UI_TOKEN");
+        command
+            .arg("ui")
+            .args(listen)
+            .args(args)
+            .env_remove("PG_LIMITER_UI_TOKEN")
+            .env("DATABASE_URL", "mysql://another-program@db/app");
         if let Some(database) = database {
             command.env("DATABASE_URL", &database.url);
         }

@@ -114,8 +114,8 @@ impl ExecArgs {
             && (self.zone.is_some() || self.anchor.is_some())
         {
             return Err(CliError::usage(format!(
-                "--zone and --anchor do not apply to the length {}: use a whole number of hours, days, weeks, months or years, \
-                 such as --once-every \"1 day\"",
+                "--zone and --anchor are for windows of the calendar, and {} is a fixed time: use a number and a word, such as \
+                 --once-every \"1 day\" or \"2 hours\"",
                 pg_limiter::Length::from(length)
             )));
         }

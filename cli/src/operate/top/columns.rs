@@ -7,12 +7,12 @@ use ratatui::layout::Constraint;
 use crate::error::Result;
 use crate::key_secret::HiddenKeys;
 use crate::operate::live::{BucketView, Counted, GroupView, KeyView, LimitView, Meaning};
-use crate::text::{age, escaped, grouped, shown, tokens};
+use crate::text::{age, escaped, grouped, shortened, shown, tokens};
 
 pub(super) struct Column<T> {
     pub(super) heading: &'static str,
     /// 0 for names, which share the rest of the line.
-    width: u16,
+    pub(super) width: u16,
     /// Whether it is shown only on wide screens.
     pub(super) is_extra: bool,
     is_descending: bool,
@@ -31,6 +31,19 @@ impl<T> Column<T> {
 
     pub(super) fn constraint(&self) -> Constraint {
         if self.width == 0 { Constraint::Fill(1) } else { Constraint::Length(self.width) }
+    }
+
+    /// How wide the columns without a width are, in a table that is so wide: they share what the others, the blanks between the
+    /// columns and the mark of the selected row leave.
+    pub(super) fn widest(widths: impl Iterator<Item = u16>, table: u16) -> u16 {
+        let widths: Vec<u16> = widths.collect();
+        let sharing = widths.iter().filter(|width| **width == 0).count().max(1);
+        let taken = widths.iter().map(|width| usize::from(*width) + 1).sum::<usize>() + 1;
+        u16::try_from(usize::from(table).saturating_sub(taken) / sharing).unwrap_or(u16::MAX)
+    }
+
+    pub(super) const fn room(&self, widest: u16) -> usize {
+        (if self.width == 0 { widest } else { self.width }) as usize
     }
 
     /// Texts are aligned to the left, numbers and times to the right.
@@ -162,6 +175,12 @@ impl Style {
         }
         let text = shown(&self.key(key), usize::MAX);
         if self.is_unicode { text } else { text.chars().map(|c| if c.is_ascii() { c } else { '?' }).collect() }
+    }
+
+    /// The text, or what the width holds of it, with a mark.
+    pub(super) fn cut(&self, text: String, width: usize) -> String {
+        let cut = shortened(&text, width);
+        if self.is_unicode { cut } else { cut.replace('…', ">") }
     }
 
     /// Amounts, oldest first, as columns of different heights. An amount of 0 is a blank.

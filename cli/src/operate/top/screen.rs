@@ -141,8 +141,11 @@ fn draw_table<T: Listed>(frame: &mut Frame<'_>, app: &App, tab: Tab, rows: &[T],
         let mark = if place == sort.column { app.style.mark(sort.is_descending) } else { "" };
         aligned(column.is_text(), format!("{}{mark}", column.heading))
     });
+    let widest = Column::<T>::widest(columns.clone().map(|(_, column)| column.width), area.width);
     let lines = rows.iter().map(|row| {
-        let cell = |column: &Column<T>| aligned(column.is_text(), (column.cell)(row, &app.style, now).0);
+        let cell = |column: &Column<T>| {
+            aligned(column.is_text(), app.style.cut((column.cell)(row, &app.style, now).0, column.room(widest)))
+        };
         Row::new(columns.clone().map(|(_, column)| cell(column)).collect::<Vec<_>>())
     });
     let widths = columns.clone().map(|(_, column)| column.constraint());

@@ -91,6 +91,24 @@ fn words(line: &str) -> Vec<&str> {
     line.split_whitespace().collect()
 }
 
+/// Two keys that differ only behind the cut must not look like whole keys.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_text_that_is_cut_has_a_mark() {
+    let mut top = Fixture::new(false).await;
+    let long = "a".repeat(60);
+    top.of.limiter.limit(Item::new("api", &*long)).await.unwrap().enforce().unwrap();
+    top.read().await;
+    top.press("\t");
+    for (style, mark) in [(Style::new(false, true), '…'), (Style::new(false, false), '>')] {
+        top.app.style = style.unwrap();
+        let line = top.lines(80, 24).into_iter().find(|line| line.contains("aaaa")).unwrap();
+        let key = words(&line).into_iter().find(|word| word.starts_with("aaaa")).unwrap().to_owned();
+        assert_eq!((key.trim_matches('a'), key.ends_with(mark)), (&*mark.to_string(), true), "{line}");
+        let room = line.find(&key).unwrap();
+        assert!(top.lines(200, 24).iter().any(|line| line.contains(&long)), "{line} {room}");
+    }
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn all_tabs_fit_in_80_columns_and_24_lines() {
     let mut top = Fixture::new(false).await;

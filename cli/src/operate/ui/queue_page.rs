@@ -54,6 +54,7 @@ pub(super) async fn queues(State(app): Shared, Query(wanted): Query<Wanted>) -> 
             let after = wanted.after.map(|after| app.named(&after)).transpose()?;
             html! {
                 @if let Some(view) = view { (held(&app, view, now)) }
+                @else { div class="empty" { p { "The queue " (named(queue)) " has no jobs." } } }
                 (groups(&app, queue, after.as_deref(), now).await?)
             }
         }
@@ -194,7 +195,7 @@ async fn jobs(app: &App, queue: &str, state: JobState, page: u32, now: i64) -> R
     let caption = html! { (capital(state.as_str())) " jobs of " (named(queue)) };
     Ok(html! {
         section class="card" aria-label="Jobs" {
-            (table(Some("stack"), caption, rows, None, &format!("No job is {state}.")))
+            (table(Some("stack"), caption, rows, None, &if page > 0 { "The list ends before this page.".to_owned() } else { format!("No job is {state}.") }))
             @if state == JobState::Dead && app.changes.is_some() && !jobs.is_empty() {
                 div class="acts" { (act(app, ["Requeue all", "Requeue all now", "/queue/requeue"], &[("queue", queue)], html! { p { "All dead jobs of the queue reserve their tokens again." } })) }
             }
