@@ -28,6 +28,7 @@ SET search_path = pg_catalog, pg_temp
 AS $function$
 #variable_conflict use_column
 DECLARE
+  keys CONSTANT text[] := ARRAY(SELECT g.key FROM unnest(groups) AS g); -- A join would compare each job with each group.
   asked_ids bigint[]; -- the jobs of all calls, one call after the other
   asked_calls integer[]; -- the index of the call of each of these jobs
   call_ats bigint[]; -- NULL: now
@@ -41,11 +42,10 @@ BEGIN
   WITH at_hand AS (
     SELECT
       u.nth, j.id, j.key, j.limit_names, j.limit_keys, j.counts, j.slot_names,
-      greatest(j.run_at, _ask_to_start.clock, g.not_before, j.paid_until) AS at
+      greatest(j.run_at, _ask_to_start.clock, (groups[array_position(keys, j.key)]).not_before, j.paid_until) AS at
     FROM unnest((SELECT job_ids)) WITH ORDINALITY AS u (id, nth)
     JOIN rate_limit.jobs AS j ON j.id = u.id
-    JOIN unnest((SELECT groups)) AS g ON g.key = j.key
-    WHERE u.id <> ALL (started_ids)
+    WHERE u.id <> ALL (started_ids) AND j.key = ANY (keys)
   ),
   runs AS (
     SELECT
@@ -127,10 +127,11 @@ BEGIN
   FROM (
     SELECT
       c.call, c.ids, c.admitted, c.admitted < cardinality(c.ids) AS is_refused, j.id, j.limit_names, j.counts,
-      g AS job_group,
+      groups[array_position(keys, j.key)] AS job_group,
       sum(cardinality(j.counts)) OVER (ORDER BY c.call) - cardinality(j.counts) AS items_before,
       -- A bucket's time may be ahead of the clock, because another claim took tokens as of a later time. Then use that time.
-      greatest(j.run_at, _ask_to_start.clock, g.not_before, j.paid_until, b.at) AS at,
+      greatest(
+        j.run_at, _ask_to_start.clock, (groups[array_position(keys, j.key)]).not_before, j.paid_until, b.at) AS at,
       coalesce(call_ats[c.call], decided_at) + call_waits[c.call] AS ready_at
     FROM (
       SELECT c.call, array_agg(c.id ORDER BY c.place) AS ids, coalesce(times_admitted[c.call], count(*)) AS admitted
@@ -138,10 +139,10 @@ BEGIN
       GROUP BY c.call
     ) AS c
     JOIN rate_limit.jobs AS j ON j.id = c.ids[least(c.admitted + 1, cardinality(c.ids))]
-    JOIN unnest((SELECT groups)) AS g ON g.key = j.key
     CROSS JOIN LATERAL (
-      SELECT max(((rate_limit._bucket_rows(i.name || '/started', i.key, 1, false, false))[1]).ts) AS at
+      SELECT max(r.ts) AS at
       FROM unnest(j.limit_names, j.limit_keys) AS i (name, key)
+      JOIN rate_limit.rate_limits AS r ON r.name = i.name || '/started' AND r.key = i.key AND r.shard = 0
     ) AS b
   ) AS a
   LEFT JOIN LATERAL (

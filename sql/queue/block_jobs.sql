@@ -11,7 +11,8 @@ BEGIN
   WITH unknown AS (
     SELECT j.id
     FROM rate_limit.jobs AS j
-    WHERE j.id = ANY ((SELECT job_ids)::bigint[]) AND j.state IN ('scheduled', 'available') AND j.paid_until IS NULL
+    WHERE j.id = ANY ((SELECT job_ids)::bigint[]) AND j.paid_until IS NULL
+      AND j.state = ANY ((SELECT ARRAY['scheduled', 'available'])::text[])
     FOR NO KEY UPDATE SKIP LOCKED
   ),
   blocked AS (

@@ -25,6 +25,7 @@ DECLARE
   amounts CONSTANT double precision[] := coalesce(item_amounts, item_counts);
   asked record;
   decided record;
+  holds_rows boolean := false;
 BEGIN
   SELECT
     array_agg(i.kind ORDER BY i.nth) AS kinds,
@@ -67,10 +68,25 @@ BEGIN
     RAISE EXCEPTION 'a limit or a count of the jobs on % is not valid', array_to_string(asked.bucket_names, ', ')
       USING ERRCODE = 'invalid_parameter_value', HINT = 'Call _validate.';
   END IF;
+  -- Most claims start all their jobs now: one UPDATE takes the tokens.
+  IF call_ops IS NULL AND call_reserves IS NULL AND call_ats IS NULL AND item_max_reserved IS NULL
+    AND cardinality(asked.bucket_names) = items
+  THEN
+    decided := rate_limit._reserve_jobs(
+      asked.kinds, asked.rates, asked.periods, asked.capacities, array_fill(0::double precision, ARRAY[items]), NULL, NULL, NULL,
+      asked.bucket_names, asked.bucket_keys, asked.buckets, asked.limits,
+      ARRAY(SELECT u.amount * u.times FROM unnest(amounts, call_times) WITH ORDINALITY AS u (amount, times, nth) ORDER BY u.nth),
+      NULL, call_sizes, only_covered => true);
+    decided_at := decided.decided_at;
+    IF decided.item_values IS NOT NULL THEN
+      RETURN;
+    END IF;
+    holds_rows := decided.holds_rows;
+  END IF;
   decided := rate_limit._decide_each(
     asked.kinds, asked.rates, asked.periods, asked.capacities, item_max_reserved, asked.starts, NULL, NULL,
     asked.bucket_names, asked.bucket_keys, CASE WHEN NOT asked.is_plain THEN asked.buckets END, asked.limits, amounts, call_ops,
-    call_reserves, CASE WHEN NOT asked.is_plain THEN call_sizes END, call_times, call_ats, NULL, false, NULL);
+    call_reserves, CASE WHEN NOT asked.is_plain THEN call_sizes END, call_times, call_ats, NULL, holds_rows, NULL);
   call_admitted := decided.call_admitted;
   call_waits := decided.call_waits;
   item_refused := decided.item_refused;

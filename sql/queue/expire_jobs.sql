@@ -20,7 +20,8 @@ BEGIN
   job_ids := ARRAY(
     SELECT j.id
     FROM rate_limit.jobs AS j
-    WHERE j.id = ANY ((SELECT late_ids)::bigint[]) AND j.expires_at <= clock AND j.state IN ('scheduled', 'available')
+    WHERE j.id = ANY ((SELECT late_ids)::bigint[]) AND j.expires_at <= clock
+      AND j.state = ANY ((SELECT ARRAY['scheduled', 'available'])::text[])
       AND (
         EXISTS (
           SELECT

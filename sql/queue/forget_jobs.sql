@@ -24,7 +24,7 @@ BEGIN
     SELECT i.name, i.key
     FROM rate_limit.jobs AS j
     CROSS JOIN LATERAL unnest(j.limit_names, j.limit_keys) AS i (name, key)
-    WHERE j.id = ANY (job_ids) AND j.state IN ('scheduled', 'available')
+    WHERE j.id = ANY (job_ids) AND j.state = ANY ((SELECT ARRAY['scheduled', 'available'])::text[])
     UNION ALL
     SELECT u.name, u.key
     FROM unnest((SELECT bucket_names), bucket_keys) AS u (name, key)
@@ -33,7 +33,7 @@ BEGIN
   -- Then the jobs and their groups, in the order in which a cancellation locks them.
   PERFORM
   FROM rate_limit.jobs AS j
-  WHERE j.id = ANY (job_ids) AND j.state IN ('scheduled', 'available')
+  WHERE j.id = ANY (job_ids) AND j.state = ANY ((SELECT ARRAY['scheduled', 'available'])::text[])
   ORDER BY j.run_at, j.id
   FOR NO KEY UPDATE;
   PERFORM
@@ -50,7 +50,7 @@ BEGIN
   FOR job IN
     SELECT j.*
     FROM rate_limit.jobs AS j
-    WHERE j.id = ANY (job_ids) AND j.state IN ('scheduled', 'available')
+    WHERE j.id = ANY (job_ids) AND j.state = ANY ((SELECT ARRAY['scheduled', 'available'])::text[])
     ORDER BY j.run_at DESC, j.id DESC
   LOOP
     PERFORM rate_limit._job_cancel(
@@ -59,7 +59,7 @@ BEGIN
   FOR job IN
     SELECT j.*
     FROM rate_limit.jobs AS j
-    WHERE j.id = ANY (job_ids) AND j.state = 'cancelled' AND j.paid_until IS NOT NULL
+    WHERE j.id = ANY (job_ids) AND j.state = (SELECT 'cancelled') AND j.paid_until IS NOT NULL
     ORDER BY j.limit_names[j.paid_item] COLLATE "C", j.limit_keys[j.paid_item] COLLATE "C"
     FOR NO KEY UPDATE
   LOOP

@@ -25,7 +25,7 @@ BEGIN
   FOR nth IN 1 .. coalesce(cardinality(job_ids), 0) LOOP
     SELECT j.* INTO job
     FROM rate_limit.jobs AS j
-    WHERE j.id = job_ids[nth] AND j.state = 'running' AND j.starts = job_starts[nth]
+    WHERE j.id = job_ids[nth] AND j.state = (SELECT 'running') AND j.starts = job_starts[nth]
     FOR NO KEY UPDATE;
     job_states[nth] := NULL;
     CONTINUE WHEN NOT FOUND;

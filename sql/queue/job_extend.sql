@@ -10,7 +10,7 @@ BEGIN
     SELECT j.id
     FROM rate_limit.jobs AS j
     JOIN unnest((SELECT job_ids), job_starts) AS u (id, starts) ON j.id = u.id AND j.starts = u.starts
-    WHERE j.state = 'running'
+    WHERE j.state = (SELECT 'running')
     FOR NO KEY UPDATE OF j SKIP LOCKED
   )
   UPDATE rate_limit.jobs AS j
@@ -21,6 +21,6 @@ BEGIN
   SELECT j.id
   FROM rate_limit.jobs AS j
   JOIN unnest((SELECT job_ids), job_starts) AS u (id, starts) ON j.id = u.id AND j.starts = u.starts
-  WHERE j.state = 'running';
+  WHERE j.state = (SELECT 'running');
 END
 $function$;

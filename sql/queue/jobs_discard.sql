@@ -9,7 +9,7 @@ BEGIN
   WITH dead AS (
     SELECT j.id
     FROM rate_limit.jobs AS j
-    WHERE j.id = ANY ((SELECT job_ids)::bigint[]) AND j.queue = queue_name AND j.state = 'dead'
+    WHERE j.id = ANY ((SELECT job_ids)::bigint[]) AND j.queue = queue_name AND j.state = (SELECT 'dead')
     ORDER BY j.id
     FOR UPDATE
   )

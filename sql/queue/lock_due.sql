@@ -128,7 +128,7 @@ BEGIN
     due_ids := ARRAY(
       SELECT j.id
       FROM rate_limit.jobs AS j
-      WHERE j.id = ANY ((SELECT due_ids)::bigint[]) AND j.state = 'scheduled' AND j.run_at <= (SELECT horizon)
+      WHERE j.id = ANY ((SELECT due_ids)::bigint[]) AND j.state = (SELECT 'scheduled') AND j.run_at <= (SELECT horizon)
         AND j.key = ANY ((SELECT keys)::text[])
       FOR NO KEY UPDATE SKIP LOCKED
     );

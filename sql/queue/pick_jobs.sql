@@ -46,7 +46,8 @@ BEGIN
           LIMIT (SELECT most)
         ) AS h
       ))
-      AND j.state IN ('scheduled', 'available') AND j.key = ANY ((SELECT keys)::text[]) AND j.run_at <= (SELECT horizon)
+      AND j.state = ANY ((SELECT ARRAY['scheduled', 'available'])::text[]) -- Hidden from the planner: see _job_done.
+      AND j.key = ANY ((SELECT keys)::text[]) AND j.run_at <= (SELECT horizon)
       AND (j.expires_at <= (SELECT clock)) IS NOT TRUE -- Another transaction had locked it when expired jobs were cancelled.
     ORDER BY j.paid_until IS NULL, greatest(j.run_at, clock), j.priority DESC, j.run_at, j.id
     LIMIT (SELECT most)
@@ -79,7 +80,8 @@ BEGIN
       ) AS l
       WHERE g.has_line
     ))
-    AND j.state IN ('scheduled', 'available') AND j.key = ANY ((SELECT keys)::text[]) AND j.run_at <= (SELECT horizon)
+    AND j.state = ANY ((SELECT ARRAY['scheduled', 'available'])::text[])
+    AND j.key = ANY ((SELECT keys)::text[]) AND j.run_at <= (SELECT horizon)
     AND j.priority < (SELECT highest)
     AND j.paid_until IS NULL AND (j.expires_at <= (SELECT clock)) IS NOT TRUE
   ORDER BY j.priority, j.run_at, j.id

@@ -30,6 +30,10 @@ COMMENT ON FUNCTION rate_limit._reservations IS 'Returns the tokens that jobs ne
 
 -- Takes the reservations of jobs. The arguments and results are those of _decide.
 --
+--   only_covered  if a bucket does not cover its sum, nothing is taken, and item_values is NULL. Otherwise they are the balances
+--                 of the buckets
+--   holds_rows    rows of the buckets may be locked, although nothing was taken
+--
 -- If each job has one token bucket, one UPDATE takes the sums of all of them. A look without locks comes first, so that a denial
 -- locks nothing. If all buckets cover their sums, their rows are locked in order, and the UPDATE waits for none: its time is
 -- right. Otherwise _decide decides.
@@ -37,8 +41,9 @@ CREATE OR REPLACE FUNCTION rate_limit._reserve_jobs(
   limit_kinds text[], limit_rates double precision[], limit_periods bigint[], limit_capacities double precision[],
   limit_max_reserved double precision[], limit_starts bigint[], limit_resolutions integer[], limit_shards integer[],
   bucket_names text[], bucket_keys text[], item_buckets integer[], item_limits integer[], item_counts double precision[],
-  call_ops text[], call_sizes integer[],
-  OUT call_admitted integer[], OUT call_waits bigint[], OUT item_refused boolean[], OUT item_values double precision[]
+  call_ops text[], call_sizes integer[], only_covered boolean DEFAULT false,
+  OUT call_admitted integer[], OUT call_waits bigint[], OUT item_refused boolean[], OUT item_values double precision[],
+  OUT decided_at bigint, OUT holds_rows boolean
 ) LANGUAGE plpgsql VOLATILE
 SET search_path = pg_catalog, pg_temp SET enable_hashjoin = off SET enable_mergejoin = off
 AS $function$
@@ -70,7 +75,7 @@ BEGIN
     PERFORM
     FROM (
       SELECT u.*
-      FROM unnest(bucket_names, bucket_keys) AS u (name, key)
+      FROM unnest((SELECT bucket_names), bucket_keys) AS u (name, key)
       ORDER BY u.name COLLATE "C", u.key COLLATE "C" -- The order of all calls.
     ) AS u
     CROSS JOIN LATERAL (
@@ -99,6 +104,11 @@ BEGIN
     INTO taken, balances, times
     FROM u;
     IF cardinality(taken) = buckets THEN
+      decided_at := now;
+      item_values := balances;
+      IF only_covered THEN
+        RETURN;
+      END IF;
       SELECT
         array_agg(i.balance ORDER BY i.nth),
         array_agg(
@@ -124,13 +134,17 @@ BEGIN
       GROUP BY i.bucket
     ) AS t;
   END IF;
-  SELECT d.call_admitted, d.call_waits, d.item_refused, d.item_values
-  INTO call_admitted, call_waits, item_refused, item_values
+  holds_rows := coalesce(covered = buckets, false);
+  IF only_covered THEN
+    RETURN;
+  END IF;
+  SELECT d.call_admitted, d.call_waits, d.item_refused, d.item_values, d.decided_at
+  INTO call_admitted, call_waits, item_refused, item_values, decided_at
   FROM rate_limit._decide(
     limit_kinds, limit_rates, limit_periods, limit_capacities, limit_max_reserved, limit_starts, limit_resolutions,
     limit_shards, bucket_names, bucket_keys, CASE WHEN NOT is_plain THEN item_buckets END, item_limits, item_counts, call_ops,
     array_fill(true, ARRAY[cardinality(call_sizes)]), CASE WHEN NOT is_plain THEN call_sizes END, NULL, NULL,
-    holds_rows => coalesce(covered = buckets, false)
+    holds_rows => holds_rows
   ) AS d;
 END
 $function$;

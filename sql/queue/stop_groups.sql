@@ -70,7 +70,7 @@ BEGIN
     UPDATE rate_limit.jobs AS j
     SET state = 'available'
     FROM unnest((SELECT due_ids)) AS d (id)
-    WHERE j.id = d.id AND j.id <> ALL (started_ids) AND j.state = 'scheduled'
+    WHERE j.id = d.id AND j.id <> ALL (started_ids) AND j.state = (SELECT 'scheduled')
       AND j.key = ANY ((SELECT shut_keys || stopped_keys)::text[]);
     has_parked := FOUND;
     UPDATE rate_limit.groups AS g

@@ -1,6 +1,8 @@
 //! The jobs that a worker has claimed or runs, and the times at which it claims more.
 
 use std::collections::{HashMap, HashSet, VecDeque};
+use std::future::poll_fn;
+use std::pin::pin;
 use std::sync::Arc;
 use std::task::{Context, Poll};
 use std::time::{Duration, Instant};
@@ -127,17 +129,23 @@ impl<'w, H: Handler> RunningJobs<'w, H> {
     /// Counts the jobs that have ended, claims more if it is time to, and starts those that are due. Returns only errors that
     /// a retry does not cure.
     pub(super) async fn move_on(&mut self, listens: bool) -> Result<(), Error> {
-        self.count_ended().await;
+        self.start_next().await;
+        if self.may_look() && Instant::now() >= self.look_at {
+            self.look(self.room(), listens).await?;
+            self.start_next().await;
+        }
+        Ok(())
+    }
+
+    /// Counts the jobs that have ended, and starts those that are due. Returns the groups that `Finish::Wait` holds since.
+    async fn start_next(&mut self) -> Vec<String> {
+        let held = self.count_ended().await;
         // Before any job starts: the process may have been paused, or all its tasks busy, while these jobs became late.
         if self.at_hand.front().is_some_and(|first| first.at.elapsed() > TOO_LATE) {
             self.give_back(|_| true).await; // Jobs take longer than before: other workers may be free.
         }
         self.start_due();
-        if self.may_look() && Instant::now() >= self.look_at {
-            self.look(self.room(), listens).await?;
-            self.start_due();
-        }
-        Ok(())
+        held
     }
 
     /// Whether to claim more jobs: the worker is idle, or there is room for so many that an expensive claim pays off.
@@ -160,11 +168,14 @@ impl<'w, H: Handler> RunningJobs<'w, H> {
 
     /// The next time at which there is something to do, if no job ends earlier.
     pub(super) fn next_move(&self) -> Instant {
-        let never = Instant::now() + self.worker.config.poll;
+        let look_at = Some(self.look_at).filter(|_| self.may_look());
+        look_at.map_or(self.next_start(), |look_at| look_at.min(self.next_start()))
+    }
+
+    fn next_start(&self) -> Instant {
         let is_full = self.running.len() >= self.worker.config.concurrency;
         let start_at = self.at_hand.front().map(|first| first.at).filter(|_| !is_full);
-        let look_at = Some(self.look_at).filter(|_| self.may_look());
-        start_at.into_iter().chain(look_at).min().unwrap_or(never)
+        start_at.unwrap_or_else(|| Instant::now() + self.worker.config.poll)
     }
 
     /// Ready when a job has ended.
@@ -182,7 +193,9 @@ impl<'w, H: Handler> RunningJobs<'w, H> {
         self.look_at = Instant::now();
     }
 
-    async fn count_ended(&mut self) {
+    /// Returns the groups that are held since. Their claimed jobs are given back.
+    async fn count_ended(&mut self) -> Vec<String> {
+        let mut held = Vec::new();
         while let Some(ended) = self.running.try_join_next() {
             self.ended.push(of_task(ended));
         }
@@ -191,19 +204,37 @@ impl<'w, H: Handler> RunningJobs<'w, H> {
             if ended != Ended::Done || had_slots {
                 self.look_now(); // It may be due again before any other job, or another job takes its slots.
             }
-            if let Some(group) = held_group {
-                self.give_back(|job| job.key == group).await;
-            }
+            held.extend(held_group);
+        }
+        if !held.is_empty() {
+            self.give_back(|job| held.contains(&job.key)).await;
         }
         while self.taking_over.try_join_next().is_some() {
             self.look_now();
         }
+        held
     }
 
     async fn look(&mut self, room: usize, listens: bool) -> Result<(), Error> {
         let (asked, clock) = (Instant::now(), self.worker.queue.limiter().clock().pinned());
         let asked_at = clock.now();
-        match self.claim(room, listens).await {
+        let (worker, ahead, passed_over) = (self.worker, self.ahead(), self.passed_over);
+        let mut claiming = pin!(claim(worker, room, listens, ahead, passed_over));
+        let mut held = Vec::new();
+        let claimed = loop {
+            let mut next_start = pin!(tokio::time::sleep_until(self.next_start().into()));
+            let claimed = poll_fn(|cx| match claiming.as_mut().poll(cx) {
+                Poll::Ready(claimed) => Poll::Ready(Some(claimed)),
+                Poll::Pending if self.poll_ended(cx).is_ready() => Poll::Ready(None),
+                Poll::Pending => next_start.as_mut().poll(cx).map(|()| None),
+            });
+            match claimed.await {
+                Some(claimed) => break claimed,
+                // The claimed jobs do not wait for the answer, or else each claim would leave the worker idle.
+                None => held.extend(self.start_next().await),
+            }
+        };
+        match claimed {
             Ok(claimed) => {
                 let now = Instant::now();
                 self.to_claim.add(now - asked);
@@ -228,6 +259,9 @@ impl<'w, H: Handler> RunningJobs<'w, H> {
                     self.at_hand.push_back(AtHand { at, job, clock, slot_lease });
                 }
                 self.at_hand.make_contiguous().sort_by_key(|job| job.at); // The sort is stable.
+                if !held.is_empty() {
+                    self.give_back(|job| held.contains(&job.key)).await; // They may have been claimed before.
+                }
             }
             Err(
                 error @ (Error::Unavailable { .. }
@@ -262,24 +296,6 @@ impl<'w, H: Handler> RunningJobs<'w, H> {
     /// The limiter's limits, as they are now.
     fn limits(&self) -> KnownLimits {
         KnownLimits::all(&self.worker.queue.limiter().limits())
-    }
-
-    /// Not to be dropped half-way: its jobs would run nowhere until their leases expire.
-    async fn claim(&self, room: usize, listens: bool) -> Result<Claimed, Error> {
-        let Worker { queue, config, name, .. } = self.worker;
-        let limits = self.limits();
-        let request = Claim {
-            queue: queue.name(),
-            worker: name,
-            most: i32::try_from(room.min(MOST)).unwrap_or(i32::MAX),
-            ahead: time::capped(self.ahead()),
-            lease: time::capped(config.lease),
-            sleep: time::capped(config.poll),
-            limits: &limits,
-            listens,
-            passed_over: self.passed_over,
-        };
-        queue.context.claim(request).await
     }
 
     fn ahead(&self) -> Duration {
@@ -387,6 +403,30 @@ impl<'w, H: Handler> RunningJobs<'w, H> {
         }
         self.report
     }
+}
+
+/// Not to be dropped half-way: its jobs would run nowhere until their leases expire.
+async fn claim<H>(
+    worker: &Worker<H>,
+    room: usize,
+    listens: bool,
+    ahead: Duration,
+    passed_over: i32,
+) -> Result<Claimed, Error> {
+    let Worker { queue, config, name, .. } = worker;
+    let limits = KnownLimits::all(&queue.limiter().limits());
+    let request = Claim {
+        queue: queue.name(),
+        worker: name,
+        most: i32::try_from(room.min(MOST)).unwrap_or(i32::MAX),
+        ahead: time::capped(ahead),
+        lease: time::capped(config.lease),
+        sleep: time::capped(config.poll),
+        limits: &limits,
+        listens,
+        passed_over,
+    };
+    queue.context.claim(request).await
 }
 
 /// A task that was aborted counts as lost.

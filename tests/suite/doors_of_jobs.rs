@@ -209,6 +209,72 @@ async fn a_batch_of_jobs_reserves_as_the_general_function_does() {
     assert!(at_once > least && denied > 100 && failed > 20, "{at_once} at once, {denied} denied, {failed} failed");
 }
 
+/// The starts of jobs of several groups, each a few times, with a bucket of its own.
+fn starts(ops: &str, name: &str, buckets: &[(f64, i64, f64, &str)], calls: &[(f64, usize)]) -> String {
+    let each = |value: &str| array(calls.iter().map(|_| value.to_owned()));
+    let limits = format!(
+        "{}, {}::float8[], {}::bigint[], {}::float8[], {}::bigint[]",
+        each("'token_bucket'"),
+        array(buckets.iter().map(|bucket| bucket.0)),
+        array(buckets.iter().map(|bucket| bucket.1)),
+        array(buckets.iter().map(|bucket| bucket.2)),
+        each("NULL"),
+    );
+    let keys = array((0..calls.len()).map(|nth| format!("'k{nth}'")));
+    let (counts, times) = (array(calls.iter().map(|call| call.0)), array(calls.iter().map(|call| call.1)));
+    let places = array(1..=calls.len());
+    format!(
+        "SELECT array_to_string(call_admitted, ' '), array_to_string(item_refused, ' '), decided_at FROM \
+         rate_limit._decide_started({}, {keys}, {counts}::float8[], {places}, NULL, NULL, {ops}, NULL, {}, {times}, NULL, {limits})",
+        each(&format!("'{name}'")),
+        each("1"),
+    )
+}
+
+/// Random claims. With the operation given, the general function decides.
+#[tokio::test]
+async fn starts_of_jobs_take_the_tokens_that_the_general_function_takes() {
+    let database = on_a_clock_of_its_own().await;
+    let mut conn = PgConnection::connect(&database.url).await.expect("a connection");
+    sqlx::query("SET track_functions = 'pl'").execute(&mut conn).await.expect("set");
+    let mut random = 0x57a_u64;
+    let mut next = move |below: usize| (xorshift(&mut random) % below as u64) as usize;
+    let (mut at_once, mut denied) = (0, 0);
+    for _ in 0..cases(300) {
+        sqlx::query("TRUNCATE rate_limit.rate_limits").execute(&mut conn).await.expect("truncate");
+        let mut now = NOW;
+        let buckets: Vec<_> = (0..1 + next(4))
+            .map(|_| (NUMBERS[next(8)], [1, 999, HOUR, 24 * HOUR][next(4)], [1.0, 50.0, 1e9][next(3)], "NULL"))
+            .collect();
+        for _ in 0..20 {
+            now += [0, 1, 1_000, HOUR / 3, HOUR, -HOUR / 5][next(6)];
+            let calls: Vec<_> = buckets.iter().map(|_| (NUMBERS[next(8)], [1, 1, 1, 2, 7][next(5)])).collect();
+            sqlx::query(AssertSqlSafe(format!("SET test.now = {now}"))).execute(&mut conn).await.expect("set");
+            let mut tx = conn.begin().await.expect("begin");
+            let before = self::calls(&mut tx, "_decide_each").await;
+            let found = run(&mut tx, starts("NULL", "one", &buckets, &calls)).await.expect("an answer");
+            at_once += i32::from(self::calls(&mut tx, "_decide_each").await == before);
+            tx.commit().await.expect("commit");
+            let ops = array(calls.iter().map(|_| "'limit'"));
+            let expected = run(&mut conn, starts(&ops, "all", &buckets, &calls)).await.expect("an answer");
+            // NULL: all are admitted, and none is refused.
+            let all = calls.iter().map(|call| call.1.to_string()).collect::<Vec<_>>().join(" ");
+            let answer = |row: sqlx::postgres::PgRow| {
+                let refused = row.get::<Option<String>, _>(1).filter(|refused| refused.contains('t'));
+                (row.get::<Option<String>, _>(0).unwrap_or_else(|| all.clone()), refused, row.get::<i64, _>(2))
+            };
+            let (found, expected) = (answer(found), answer(expected));
+            assert_eq!(found, expected, "{buckets:?} {calls:?} at {now}");
+            let rows = rows(&mut conn).await;
+            let (of_all, of_one) = rows.split_at(rows.len() / 2);
+            assert_eq!(of_all, of_one, "{buckets:?} {calls:?} at {now}");
+            denied += i32::from(found.1.is_some());
+        }
+    }
+    let least = i32::try_from(cases(300)).expect("a number") * 5;
+    assert!(at_once > least && denied > 100, "{at_once} at once, {denied} denied");
+}
+
 fn limits() -> Limits {
     Limits::new().define("l", Limit::token_bucket(1, CENTURY).capacity(10).max_reserved(0)).expect("limits")
 }

@@ -279,6 +279,58 @@ async fn plans_made_on_empty_tables_read_no_more_of_a_million_rows() {
     assert!(found.is_empty(), "{} of them:\n{}", found.len(), found.join("\n"));
 }
 
+/// Statistics of a quiet moment, in which no job ran or waited: the index of such jobs then seems to be the best way to find any
+/// of them, and later has a thousand times as many.
+#[tokio::test]
+async fn jobs_are_found_by_their_ids_whatever_the_statistics_say() {
+    const JOBS: &str = "INSERT INTO rate_limit.jobs (queue, key, state, starts, run_at, payload, limit_names, limit_keys, counts,
+                                                     max_attempts, enqueued_at, lease_until, finished_at)
+        SELECT 'q', 'k' || g % 4000, s, 1, c - 1000000 + g, '1', ARRAY['bucket'], ARRAY['k' || g % 4000], ARRAY[1], 3, c,
+               CASE WHEN s = 'running' THEN c + 3600000000 END, CASE WHEN s IN ('done', 'dead') THEN c END";
+    let database = Database::migrated().await;
+    let few = format!(
+        "ALTER TABLE rate_limit.jobs SET (autovacuum_enabled = off);
+         {JOBS} FROM generate_series(1, 1000) AS g, unnest(ARRAY['done']) AS s, rate_limit._clock() AS c;
+         ANALYZE rate_limit.jobs"
+    );
+    database.execute(&few).await;
+    let mut sessions = Vec::new();
+    for _ in 0..2 {
+        sessions.push(PgConnection::connect(&database.url).await.expect("connect"));
+    }
+    let statements = [
+        (10, format!("SELECT rate_limit._job_done(1500, 1, {TAKES_LIMITS})")),
+        (10, "SELECT * FROM rate_limit._claimed_jobs(ARRAY[1501, 1502], ARRAY[1, 1])".into()),
+        (10, "SELECT * FROM rate_limit._job_extend(ARRAY[1501, 1502], ARRAY[1, 1], 1000000)".into()),
+        (40, format!("SELECT rate_limit._job_again(ARRAY[1503], ARRAY[1], 'unstarted', 0, '', {TAKES_LIMITS}, NULL)")),
+        (10, "SELECT * FROM rate_limit._jobs_discard('q', ARRAY[41001, 41002])".into()),
+        (600, format!("SELECT * FROM rate_limit._claim('q', 'w', 16, 0, 60000000, 60000000, {TAKES_LIMITS})")),
+    ];
+    // The first session has made its plans before there are many jobs.
+    for (_, sql) in statements.iter().cycle().take(6 * statements.len()) {
+        sqlx::query(AssertSqlSafe(sql.clone())).fetch_all(&mut sessions[0]).await.expect("an answer");
+    }
+    let many = format!(
+        "{JOBS} FROM unnest(ARRAY['running', 'scheduled', 'dead']) WITH ORDINALITY AS u (s, nth), generate_series(1, 20000) AS g,
+         rate_limit._clock() AS c ORDER BY u.nth, g"
+    );
+    database.execute(&many).await;
+    let mut found = Vec::new();
+    for (nth, conn) in sessions.iter_mut().enumerate() {
+        for (most, sql) in &statements {
+            sqlx::query("BEGIN ISOLATION LEVEL READ COMMITTED").execute(&mut *conn).await.expect("begin");
+            let before = rows_read(conn).await;
+            let answered = sqlx::query(AssertSqlSafe(sql.clone())).fetch_all(&mut *conn).await.expect("an answer");
+            let read = rows_read(conn).await - before;
+            if read > *most || answered.is_empty() {
+                found.push(format!("{sql} read {read} rows in session {nth}, and answered {} rows", answered.len()));
+            }
+            sqlx::query("ROLLBACK").execute(&mut *conn).await.expect("rollback");
+        }
+    }
+    assert!(found.is_empty(), "{}", found.join("\n"));
+}
+
 /// Unless a setting disables it, PostgreSQL may compile a plan, which takes a hundred times as long as running it.
 #[tokio::test]
 async fn every_function_that_reads_tables_disables_jit() {
