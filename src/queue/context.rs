@@ -12,7 +12,7 @@ use crate::limit::Limits;
 use crate::limiter::Limiter;
 use crate::sql::Statements;
 use crate::sql::queue::{Claim, Claimed, QueueStatements, claim, read};
-use crate::transact::{Isolation, Statement};
+use crate::transact::{Isolation, Kept, Statement};
 
 pub(super) type Running<'c, T> = Pin<Box<dyn Future<Output = Result<T, sqlx::Error>> + Send + 'c>>;
 
@@ -41,6 +41,7 @@ impl<A: Sync, T: Send, const ONLY_READS: bool> Statement for OwnTransaction<'_, 
 struct Claiming<'a> {
     context: &'a QueueContext,
     claim: Claim<'a>,
+    kept: &'a Kept,
 }
 
 impl Statement for Claiming<'_> {
@@ -55,6 +56,10 @@ impl Statement for Claiming<'_> {
 
     fn not_alone(&self) {
         self.context.claims_alone.store(false, Ordering::Relaxed);
+    }
+
+    fn kept(&self) -> Option<&Kept> {
+        Some(self.kept)
     }
 
     async fn execute(&self, connection: &mut PgConnection, _: &Statements) -> Result<Claimed, sqlx::Error> {
@@ -106,8 +111,8 @@ impl QueueContext {
         Error::of_statement(error, self.statements.schema.name())
     }
 
-    pub(super) async fn claim(&self, claim: Claim<'_>) -> Result<Claimed, Error> {
-        self.limiter.own_transaction(Claiming { context: self, claim }).await
+    pub(super) async fn claim(&self, claim: Claim<'_>, kept: &Kept) -> Result<Claimed, Error> {
+        self.limiter.own_transaction(Claiming { context: self, claim, kept }).await
     }
 
     /// Runs a statement in a transaction of its own.

@@ -22,7 +22,8 @@ struct JobLease {
     until: Instant,
     /// `None` until the job starts.
     running: Option<AbortHandle>,
-    /// Its completion is written but not committed yet. Until then, its row is locked and no other worker can take it.
+    /// Its handler has ended, and its end is being written. A completion that is not committed yet locks the job's row, so that
+    /// no other worker can take it.
     ends: bool,
 }
 
@@ -40,8 +41,9 @@ impl JobLeases {
     }
 
     pub(super) fn add(&self, id: i64, starts: i32, until: Instant) {
-        // An earlier start of this job was lost: abort it.
-        if let Some(earlier) = self.held().insert(id, JobLease { starts, until, running: None, ends: false }) {
+        let earlier = self.held().insert(id, JobLease { starts, until, running: None, ends: false });
+        // An earlier start of this job was lost: abort it. Or it has failed, and the answer is still on its way.
+        if let Some(earlier) = earlier.filter(|earlier| !earlier.ends) {
             earlier.abort();
         }
     }
@@ -133,5 +135,29 @@ impl JobLeases {
             }
             holds
         });
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test]
+    async fn a_start_that_has_ended_is_not_aborted_by_the_next_one() {
+        let leases = JobLeases::default();
+        let until = Instant::now() + Duration::from_secs(60);
+        for ends in [true, false] {
+            let (end, ended) = tokio::sync::oneshot::channel();
+            let task = tokio::spawn(async { ended.await.is_ok() });
+            leases.add(1, 1, until);
+            leases.runs(1, 1, task.abort_handle());
+            if ends {
+                leases.ends(1, 1);
+            }
+            leases.add(1, 2, until);
+            let _ = end.send(()); // It fails if the task was aborted.
+            assert_eq!(task.await.is_ok(), ends);
+            leases.remove(1, 2);
+        }
     }
 }

@@ -114,7 +114,8 @@ async fn run_in<H: Handler>(
 ) -> (Ended, bool) {
     let limits = KnownLimits::of(&context.limits(), job.limit_names.iter().map(String::as_str));
     // In a separate task, so that a panic ends nothing else.
-    let attempt = attempt(Arc::clone(&queue), context.clone(), handler, job.clone(), limits.clone(), leases);
+    let attempt =
+        attempt(Arc::clone(&queue), context.clone(), handler, job.clone(), limits.clone(), Arc::clone(&leases));
     let mut attempt = tokio::spawn(attempt.instrument(span.clone()));
     let _guard = AbortOnDrop(attempt.abort_handle());
     let mut slots_lost = pin!(lost(slot_lease));
@@ -179,6 +180,7 @@ async fn run_in<H: Handler>(
     };
     let holds_group = matches!(reason, Again::Held | Again::HeldTooOften);
     let is_failure = matches!(ended, Ended::Failed | Ended::Dead);
+    leases.ends(job.id, job.starts);
     let (ended, is_dead) = match let_go(&context, &job, reason, delay, error, limits).await {
         Ok(Some(state)) if state == "dead" => (Ended::Dead, true),
         Ok(Some(_)) => (ended, false),

@@ -22,6 +22,7 @@ use crate::queue::upkeep::{follow_limits, prune, take_over};
 use crate::queue::worker::{Worker, WorkerReport};
 use crate::queue::{Handler, time};
 use crate::sql::queue::{Again, Claim, Claimed, ClaimedJob, KnownLimits, again};
+use crate::transact::Kept;
 
 /// The shortest pause after a claim that found only jobs that other workers have locked.
 const SHORTEST_PAUSE: Duration = Duration::from_millis(2);
@@ -76,6 +77,8 @@ pub(super) struct RunningJobs<'w, H> {
     taking_over: JoinSet<()>,
     /// When to claim next.
     look_at: Instant,
+    /// The connection that claims while there are more jobs.
+    kept: Arc<Kept>,
     pause: Duration,
     /// How many other jobs it has started while one of the lowest priority was due.
     passed_over: i32,
@@ -116,6 +119,7 @@ impl<'w, H: Handler> RunningJobs<'w, H> {
             ended: Vec::new(),
             taking_over: JoinSet::new(),
             look_at: Instant::now(),
+            kept: Arc::default(),
             pause: SHORTEST_PAUSE,
             passed_over: 0,
             to_claim: MovingAverage::new(FIRST_CLAIM),
@@ -129,6 +133,7 @@ impl<'w, H: Handler> RunningJobs<'w, H> {
     /// Counts the jobs that have ended, claims more if it is time to, and starts those that are due. Returns only errors that
     /// a retry does not cure.
     pub(super) async fn move_on(&mut self, listens: bool) -> Result<(), Error> {
+        self.kept.release_unused();
         self.start_next().await;
         if self.may_look() && Instant::now() >= self.look_at {
             self.look(self.room(), listens).await?;
@@ -169,7 +174,8 @@ impl<'w, H: Handler> RunningJobs<'w, H> {
     /// The next time at which there is something to do, if no job ends earlier.
     pub(super) fn next_move(&self) -> Instant {
         let look_at = Some(self.look_at).filter(|_| self.may_look());
-        look_at.map_or(self.next_start(), |look_at| look_at.min(self.next_start()))
+        let next = self.next_start();
+        [look_at, self.kept.until()].into_iter().flatten().fold(next, Instant::min)
     }
 
     fn next_start(&self) -> Instant {
@@ -219,7 +225,8 @@ impl<'w, H: Handler> RunningJobs<'w, H> {
         let (asked, clock) = (Instant::now(), self.worker.queue.limiter().clock().pinned());
         let asked_at = clock.now();
         let (worker, ahead, passed_over) = (self.worker, self.ahead(), self.passed_over);
-        let mut claiming = pin!(claim(worker, room, listens, ahead, passed_over));
+        let kept = Arc::clone(&self.kept);
+        let mut claiming = pin!(claim(worker, &kept, room, listens, ahead, passed_over));
         let mut held = Vec::new();
         let claimed = loop {
             let mut next_start = pin!(tokio::time::sleep_until(self.next_start().into()));
@@ -317,7 +324,9 @@ impl<'w, H: Handler> RunningJobs<'w, H> {
             Some(next_in) => now + next_in.min(poll),
             None => now + poll,
         };
-        if !claimed.jobs.is_empty() {
+        if claimed.jobs.is_empty() {
+            self.kept.release();
+        } else {
             self.pause = SHORTEST_PAUSE;
         }
     }
@@ -408,6 +417,7 @@ impl<'w, H: Handler> RunningJobs<'w, H> {
 /// Not to be dropped half-way: its jobs would run nowhere until their leases expire.
 async fn claim<H>(
     worker: &Worker<H>,
+    kept: &Kept,
     room: usize,
     listens: bool,
     ahead: Duration,
@@ -426,7 +436,7 @@ async fn claim<H>(
         listens,
         passed_over,
     };
-    queue.context.claim(request).await
+    queue.context.claim(request, kept).await
 }
 
 /// A task that was aborted counts as lost.

@@ -12,7 +12,7 @@ pub use options::{Connections, Durability, Isolation};
 
 pub(crate) use attempt::{Bounds, Failure, before};
 pub(crate) use notifications::Notifications;
-pub(crate) use pooled::PooledConnection;
+pub(crate) use pooled::{Kept, PooledConnection};
 pub(crate) use session::open as open_session;
 pub(crate) use statement::{Decide, DecideOnce, LookForHeld, ResetAllKeys, Statement};
 pub(crate) use transactor::{Transactor, exhausted};

@@ -10,7 +10,7 @@ use crate::sql::{
     Answer, Batch, Blocking, Bucket, Forgetting, Once, Statements, decide, decide_once, held, reset_all_keys,
 };
 use crate::sql::{PresentWindow, ReadWindow};
-use crate::transact::Isolation;
+use crate::transact::{Isolation, Kept};
 
 /// The statement of one of the limiter's own transactions.
 ///
@@ -36,6 +36,11 @@ pub(crate) trait Statement: Sync {
 
     /// Called when the statement fails with 25000: send it within BEGIN and COMMIT from now on.
     fn not_alone(&self) {}
+
+    /// Where its connection is kept for the next one.
+    fn kept(&self) -> Option<&Kept> {
+        None
+    }
 
     /// Reads the rest of the result once the transaction is committed. `begin` begins another like it.
     fn after(

@@ -154,11 +154,17 @@ impl Transactor {
 
     /// Makes one attempt on a connection of the pool.
     pub(crate) async fn over_pool<S: Statement>(&self, bounds: Bounds, statement: &S) -> Result<S::Output, Failure> {
-        let mut connection =
-            PooledConnection::acquire(&self.pool, bounds.deadline).await.map_err(Failure::at(Phase::Connect))?;
+        let kept = statement.kept();
+        let mut connection = match kept.and_then(|kept| kept.take(&self.pool)) {
+            Some(connection) => connection,
+            None => {
+                PooledConnection::acquire(&self.pool, bounds.deadline).await.map_err(Failure::at(Phase::Connect))?
+            }
+        };
         let result = self.transact(&mut connection, bounds, statement).await;
-        match &result {
-            Err(failure) if failure.breaks_the_connection(self.known_engine()) => drop(connection),
+        match (&result, kept) {
+            (Err(failure), _) if failure.breaks_the_connection(self.known_engine()) => drop(connection),
+            (Ok(_), Some(kept)) => kept.keep(connection, &self.pool),
             _ => connection.release(),
         }
         result

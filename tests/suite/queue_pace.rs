@@ -99,7 +99,8 @@ async fn jobs_of_windows_and_large_counts_start_at_their_times() {
     let of = |key: &str| starts.iter().filter(|start| start.key == key).cloned().collect::<Vec<_>>();
     assert_within(&database.pool, &of("p"), 40.0, SECOND, 8.0, 8.0).await;
     let mut slots: Vec<i64> = of("w").iter().map(|start| start.run_at / 1000).collect();
-    slots.dedup_by(|a, b| a.abs_diff(*b) < 5);
+    // A worker that computes the times anew just after a window began gives its jobs that moment.
+    slots.dedup_by(|a, b| a.abs_diff(*b) < 150);
     assert_eq!(slots.len(), 3, "three windows: {slots:?}");
 }
 
@@ -347,4 +348,40 @@ async fn jobs_of_a_group_start_in_order_although_answers_are_late() {
     work_until_done(&queue, config, handler, 80).await;
     let order = order.lock().expect("the order").clone();
     assert!(order.is_sorted(), "{order:?}");
+}
+
+/// PostgreSQL keeps plans for a session. Claims in the sessions of a pool by turns would be planned in each of them.
+#[tokio::test]
+async fn a_busy_worker_claims_in_one_session_and_an_idle_one_keeps_none() {
+    let database = Database::migrated().await;
+    let noted = "CREATE TABLE claims (session integer, xid bigint UNIQUE);
+        CREATE FUNCTION note() RETURNS trigger LANGUAGE plpgsql SECURITY DEFINER AS $$ BEGIN
+            INSERT INTO public.claims VALUES (pg_backend_pid(), txid_current()) ON CONFLICT DO NOTHING;
+            RETURN NEW;
+        END $$;
+        CREATE TRIGGER note BEFORE UPDATE ON rate_limit.jobs FOR EACH ROW WHEN (NEW.state = 'running') EXECUTE FUNCTION note()";
+    database.execute(noted).await;
+    let pool = Database::pool(&database.url, 8).await;
+    let limits = Limits::new().define("fast", Limit::token_bucket(1_000_000, SECOND)).expect("limits");
+    let queue = Queue::new(&pg_limiter::Limiter::new(pool.clone(), limits), "q").expect("a queue");
+    let jobs = (0..200).map(|nth| Job::new(("fast", nth.to_string()), &1).expect("a job"));
+    for enqueued in queue.enqueue_all(jobs).await.expect("answers") {
+        let _ = scheduled(&enqueued);
+    }
+    let mut config = quick();
+    config.concurrency = 2;
+    config.listen = false; // A listener keeps its connection.
+    let watched = queue.clone();
+    let stop = async {
+        until_in_state(&watched, JobState::Done, 200).await;
+        let began = Instant::now();
+        while pool.num_idle() < pool.size() as usize {
+            assert!(began.elapsed() < 60 * SECOND, "{} of {} connections", pool.num_idle(), pool.size());
+            tokio::time::sleep(Duration::from_millis(20)).await;
+        }
+    };
+    let _ = queue.worker(config, idle()).expect("a worker").run(stop).await.expect("a report");
+    let counts = "SELECT count(DISTINCT session), count(*) FROM claims";
+    let (sessions, claims): (i64, i64) = sqlx::query_as(counts).fetch_one(&database.pool).await.expect("counts");
+    assert!(claims >= 8 && sessions <= 3, "{claims} claims in {sessions} sessions");
 }
