@@ -415,7 +415,7 @@ impl<'w, H: Handler> RunningJobs<'w, H> {
 }
 
 /// Not to be dropped half-way: its jobs would run nowhere until their leases expire.
-async fn claim<H>(
+async fn claim<H: Handler>(
     worker: &Worker<H>,
     kept: &Kept,
     room: usize,
