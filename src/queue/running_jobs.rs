@@ -226,6 +226,7 @@ impl<'w, H: Handler> RunningJobs<'w, H> {
         let asked_at = clock.now();
         let (worker, ahead, passed_over) = (self.worker, self.ahead(), self.passed_over);
         let kept = Arc::clone(&self.kept);
+        self.look_at = asked + worker.config.poll; // Earlier if a job that ends meanwhile may be due again: see look_now.
         let mut claiming = pin!(claim(worker, &kept, room, listens, ahead, passed_over));
         let mut held = Vec::new();
         let claimed = loop {
@@ -250,7 +251,9 @@ impl<'w, H: Handler> RunningJobs<'w, H> {
                 }
                 self.report_unknown(&claimed.blocked_names);
                 self.passed_over = claimed.passed.unwrap_or(self.passed_over);
+                let wanted_at = self.look_at;
                 self.plan(&claimed, now, claimed.jobs.len() >= room.min(MOST));
+                self.look_at = self.look_at.min(wanted_at);
                 // The times in the answer count from before `now`, so no job starts early. If the answer to an earlier claim came
                 // later than this one, its jobs would seem to start later, too: so none starts before the last one of its group.
                 let mut last_of: HashMap<String, Instant> =

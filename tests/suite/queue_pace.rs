@@ -385,3 +385,36 @@ async fn a_busy_worker_claims_in_one_session_and_an_idle_one_keeps_none() {
     let (sessions, claims): (i64, i64) = sqlx::query_as(counts).fetch_one(&database.pool).await.expect("counts");
     assert!(claims >= 8 && sessions <= 3, "{claims} claims in {sessions} sessions");
 }
+
+/// The claim was decided before the job failed, and says that nothing is due before the lease of the running job ends.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_job_that_fails_during_a_claim_runs_again_at_its_time() {
+    let database = Database::migrated().await;
+    let proxy = Proxy::before(&database.url).await;
+    let mut config = Database::config();
+    config.engine = Some(pg_limiter::Engine::PostgreSql);
+    let limits = Limits::new().define("l", Limit::token_bucket(1_000_000, SECOND)).expect("limits");
+    let limiter = pg_limiter::Limiter::with_config(Database::pool(&proxy.url, 8).await, limits, config);
+    let queue = Queue::new(&limiter, "q").expect("a queue");
+    let _ = scheduled(&queue.enqueue(Job::new(("l", "fails"), &1).expect("a job")).await.expect("an answer"));
+    // A second claim takes this job while the first one runs.
+    let later = Job::new(("l", "later"), &1).expect("a job").run_at(std::time::SystemTime::now() + SECOND);
+    let _ = scheduled(&queue.enqueue(later).await.expect("an answer"));
+    proxy.put(Fault { point: Point::Claim, way: Way::Late(2 * SECOND), skip: 1, times: 1 });
+    let handler = handler_fn(move |job: &RunningJob, _: &mut PgConnection| {
+        let fails = job.attempt == 1 && job.group == "fails";
+        Box::pin(async move {
+            if !fails {
+                return Ok(Finish::Done);
+            }
+            tokio::time::sleep(2 * SECOND).await;
+            Err("no".into())
+        })
+    });
+    let mut config = quick();
+    config.poll = 36_000 * SECOND;
+    config.lease = 3_600 * SECOND;
+    config.listen = false;
+    let report = work_until_done(&queue, config, handler, 2).await;
+    assert_eq!((report.failed, report.done), (1, 2));
+}
