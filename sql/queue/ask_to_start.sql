@@ -140,9 +140,9 @@ BEGIN
     ) AS c
     JOIN rate_limit.jobs AS j ON j.id = c.ids[least(c.admitted + 1, cardinality(c.ids))]
     CROSS JOIN LATERAL (
-      SELECT max(r.ts) AS at
+      -- In a function: on Citus, no join of these tables can be planned.
+      SELECT max(((rate_limit._bucket_rows(i.name || '/started', i.key, 1, false, false))[1]).ts) AS at
       FROM unnest(j.limit_names, j.limit_keys) AS i (name, key)
-      JOIN rate_limit.rate_limits AS r ON r.name = i.name || '/started' AND r.key = i.key AND r.shard = 0
     ) AS b
   ) AS a
   LEFT JOIN LATERAL (
