@@ -102,7 +102,7 @@ impl Processes {
         if let Some(signal) = by_terminal.into_iter().find(|kind| Some(kind.as_raw()) == stopped) {
             self.suspend(terminal, signal, lease, early).await;
         } else if stopped == Some(Signal::STOP.as_raw()) && terminal.is_lent_to(self.leader) && !proc::is_orphaned() {
-            // Somebody else stopped it. Its user has no keys to continue it, and gets the shell.
+            // Another process stopped it. The user has no keys to continue it, and gets the shell.
             self.suspend(terminal, Signal::TSTP, lease, early).await;
         }
     }
