@@ -107,7 +107,7 @@ pub(crate) async fn delays(tables: &QueueTables, options: &Options) -> Result<Ve
     let (stop, stopped) = tokio::sync::oneshot::channel::<()>();
     let running = tokio::spawn(worker.run(async { stopped.await.unwrap_or_default() }));
     // Wait until the worker is asleep before enqueueing jobs.
-    let asleep = "SELECT EXISTS (SELECT FROM rate_limit.workers WHERE asleep_until > 0)";
+    let asleep = "SELECT EXISTS (SELECT FROM rate_limit.workers WHERE asleep_until > rate_limit._clock())";
     while !sqlx::query_scalar::<_, bool>(asleep).fetch_one(&tables.pool).await? {
         tokio::time::sleep(Duration::from_millis(10)).await;
     }

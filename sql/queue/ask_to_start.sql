@@ -139,8 +139,7 @@ BEGIN
       GROUP BY c.call
     ) AS c
     JOIN rate_limit.jobs AS j ON j.id = c.ids[least(c.admitted + 1, cardinality(c.ids))]
-    CROSS JOIN LATERAL (
-      -- In a function: on Citus, no join of these tables can be planned.
+    CROSS JOIN LATERAL ( -- By a function: Citus cannot plan a join of these tables.
       SELECT max(((rate_limit._bucket_rows(i.name || '/started', i.key, 1, false, false))[1]).ts) AS at
       FROM unnest(j.limit_names, j.limit_keys) AS i (name, key)
     ) AS b

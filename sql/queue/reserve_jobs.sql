@@ -28,7 +28,7 @@ AS $function$
 $function$;
 COMMENT ON FUNCTION rate_limit._reservations IS 'Returns the tokens that jobs need from each token bucket.';
 
--- Takes the reservations of jobs. The arguments and results are those of _decide.
+-- Takes the reservations of jobs, or the tokens of their starts. The arguments and results are those of _decide.
 --
 --   only_covered  if a bucket does not cover its sum, nothing is taken, and item_values is NULL. Otherwise they are the balances
 --                 of the buckets
