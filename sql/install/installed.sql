@@ -109,7 +109,8 @@ SELECT
           f.prosecdef,
           f.proisstrict,
           f.proretset,
-          array_to_string(f.proconfig, ', '),
+          -- Set where the server has the setting.
+          array_to_string(array_remove(f.proconfig, 'plan_cache_mode=force_generic_plan'), ', '),
           array_to_string(f.proargnames, ', '),
           array_to_string(f.proargmodes::text[], ', '),
           array_to_string(

@@ -184,3 +184,12 @@ BEGIN
   END IF;
 END
 $function$;
+
+-- As for _claim: the plans of the first calls of a session took longer than the calls.
+DO $block$
+BEGIN
+  IF current_setting('plan_cache_mode', true) IS NOT NULL THEN
+    ALTER FUNCTION rate_limit._enqueue SET plan_cache_mode = force_generic_plan;
+  END IF;
+END
+$block$;

@@ -46,6 +46,9 @@ const MOST_AHEAD: Duration = Duration::from_millis(100);
 /// job of a lower priority.
 const FIRST_CLAIM: Duration = Duration::from_millis(17);
 
+/// A worker that will not claim for so long does not keep the connection of its claims.
+const IDLE_FOR: Duration = Duration::from_millis(200);
+
 /// A claimed job that has not started.
 struct AtHand {
     at: Instant,
@@ -327,9 +330,10 @@ impl<'w, H: Handler> RunningJobs<'w, H> {
             Some(next_in) => now + next_in.min(poll),
             None => now + poll,
         };
-        if claimed.jobs.is_empty() {
+        if self.look_at > now + IDLE_FOR {
             self.kept.release();
-        } else {
+        }
+        if !claimed.jobs.is_empty() {
             self.pause = SHORTEST_PAUSE;
         }
     }

@@ -137,3 +137,46 @@ async fn no_statement_is_planned_in_each_call() {
     assert_eq!(server.count("SELECT count(*) FROM pg_stat_user_functions WHERE funcname = '_last_time'").await, 0);
     assert!(server.count("SELECT count(*) FROM pg_stat_user_functions WHERE funcname LIKE '\\_enqueue%'").await > 0);
 }
+
+/// A pool gives its sessions by turns, so many calls are among the first of their session.
+#[tokio::test]
+async fn a_new_session_plans_enqueues_and_claims_once() {
+    let settings = [
+        ("shared_preload_libraries", "pg_stat_statements"),
+        ("pg_stat_statements.track", "all"),
+        ("pg_stat_statements.track_planning", "on"),
+        ("autovacuum", "off"),
+    ];
+    let Some(server) = OwnServer::start(&settings).await else {
+        return eprintln!("pg_stat_statements is not installed: nothing is tested");
+    };
+    let version: String =
+        sqlx::query_scalar("SHOW server_version_num").fetch_one(&server.pool).await.expect("a version");
+    if version.as_str() < "130000" {
+        return eprintln!("PostgreSQL {version} does not count plans: nothing is tested");
+    }
+    fill(&Limiter::new(server.pool.clone(), limits())).await;
+    sqlx::raw_sql("CREATE EXTENSION pg_stat_statements; SELECT pg_stat_statements_reset()")
+        .execute(&server.pool)
+        .await
+        .expect("the extension");
+    let pool = PgPoolOptions::new().max_connections(1).connect(&server.url).await.expect("connect");
+    let queue = Queue::new(&Limiter::new(pool.clone(), limits()), "q").expect("a queue");
+    for nth in 0..5 {
+        queue.enqueue(job("wide", &format!("w{nth}"))).await.expect("an answer").enforce().expect("a ticket");
+    }
+    let claim = "SELECT count(*) FROM rate_limit._claim('q', 'w', 1, 0, 60000000, 1000000, '{wide}', '{token_bucket}', '{1000000}',
+        '{1000000}', '{1000000}', '{NULL}', limit_shards => '{1}') WHERE job_id IS NOT NULL";
+    let mut claimed = 0;
+    for _ in 0..7 {
+        claimed += sqlx::query_scalar::<_, i64>(claim).fetch_one(&pool).await.expect("a claim");
+    }
+    assert_eq!(claimed, 5);
+    let seen = "SELECT count(*) FROM pg_stat_statements WHERE calls >= 4 AND query LIKE '%FROM rate_limit.jobs%'";
+    assert!(server.count(seen).await > 5);
+    let planned =
+        "SELECT string_agg(format('%s calls, %s plans: %s', calls, plans, query), E'\\n\\n') FROM pg_stat_statements
+        WHERE calls >= 4 AND plans > 1 AND (query LIKE '%rate_limit.jobs%' OR query LIKE '%rate_limit.groups%')";
+    let planned: Option<String> = sqlx::query_scalar(planned).fetch_one(&server.pool).await.expect("the statements");
+    assert_eq!(planned, None);
+}
