@@ -95,6 +95,6 @@ BEGIN
       next_at := least(next_at, other_at);
     END LOOP;
   END IF;
-  next_in := greatest(next_at - clock, 0);
+  next_in := CASE WHEN next_at IS NOT NULL THEN greatest(next_at - clock, 0) END; -- greatest() ignores NULL.
 END
 $function$;

@@ -80,7 +80,8 @@ impl Kept {
 
     /// Keeps the connection, unless others may wait for it.
     pub(crate) fn keep(&self, connection: PooledConnection, pool: &PgPool) {
-        if pool.num_idle() == 0 || pool.is_closed() {
+        let is_used_up = pool.num_idle() == 0 && pool.size() >= pool.options().get_max_connections();
+        if is_used_up || pool.is_closed() {
             return connection.release();
         }
         *self.slot() = Some((connection, Instant::now() + KEPT_FOR));

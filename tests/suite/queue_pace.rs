@@ -350,6 +350,17 @@ async fn jobs_of_a_group_start_in_order_although_answers_are_late() {
     assert!(order.is_sorted(), "{order:?}");
 }
 
+#[tokio::test]
+async fn a_claim_of_an_empty_queue_says_that_nothing_is_due() {
+    let database = Database::migrated().await;
+    let claim = "SELECT next_in, look_again FROM rate_limit._claim('q', 'w', 1, 0, 60000000, 1000000, '{l}', '{token_bucket}', '{1}',
+        '{1000000}', '{1}', '{NULL}')";
+    for look_again in [true, false] {
+        let answer: (Option<i64>, bool) = sqlx::query_as(claim).fetch_one(&database.pool).await.expect("a claim");
+        assert_eq!(answer, (None, look_again));
+    }
+}
+
 /// PostgreSQL keeps plans for a session. Claims in the sessions of a pool by turns would be planned in each of them.
 #[tokio::test]
 async fn a_busy_worker_claims_in_one_session_and_an_idle_one_keeps_none() {
