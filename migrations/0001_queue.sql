@@ -45,7 +45,6 @@ BEGIN
       failures integer NOT NULL DEFAULT 0,
       last_error text,
       waits integer NOT NULL DEFAULT 0,
-      waits_until bigint,
       blocked_by text COLLATE "C",
       worker text,
       lease_until bigint,
@@ -85,8 +84,6 @@ BEGIN
     'How often it was started. The lease of one start is no good for another one.';
   COMMENT ON COLUMN rate_limit.jobs.failures IS 'How often it failed, or its lease ran out; dead at max_attempts.';
   COMMENT ON COLUMN rate_limit.jobs.waits IS 'How often its handler asked to wait (Finish::Wait).';
-  COMMENT ON COLUMN rate_limit.jobs.waits_until IS
-    'The end of the last wait that its handler asked for: held_until of the group, for roles that may only read jobs.';
   COMMENT ON COLUMN rate_limit.jobs.expires_at IS
     'After this time, a waiting job is cancelled by the next worker that looks for jobs. NULL: it never is.';
   COMMENT ON COLUMN rate_limit.jobs.blocked_by IS

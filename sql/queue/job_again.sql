@@ -69,8 +69,7 @@ BEGIN
         held_until = greatest(g.held_until, excluded.held_until),
         held_before = CASE WHEN g.held_before IS NOT NULL THEN greatest(g.held_before, excluded.held_until) END,
         has_line = true,
-        lag = greatest(coalesce(g.held_before, g.not_before), excluded.not_before) - job.run_at
-      RETURNING coalesce(g.held_before, g.held_until) INTO job.waits_until;
+        lag = greatest(coalesce(g.held_before, g.not_before), excluded.not_before) - job.run_at;
     END IF;
     UPDATE rate_limit.jobs AS j
     SET
@@ -81,7 +80,6 @@ BEGIN
       finished_at = job.finished_at,
       used_counts = job.used_counts,
       waits = job.waits,
-      waits_until = job.waits_until,
       worker = NULL,
       lease_until = NULL
     WHERE j.id = job.id;

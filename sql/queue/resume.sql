@@ -19,17 +19,6 @@ BEGIN
     WHERE g.queue = resume.queue AND g.key = resume.key AND g.held_before IS NOT NULL;
     is_resumed := FOUND;
     IF NOT is_resumed THEN
-      WITH held AS (
-        SELECT j.id
-        FROM rate_limit.jobs AS j
-        WHERE j.queue = resume.queue AND j.key = resume.key AND j.waits_until > clock
-        ORDER BY j.run_at, j.id
-        FOR NO KEY UPDATE
-      )
-      UPDATE rate_limit.jobs AS j
-      SET waits_until = NULL
-      FROM held AS h
-      WHERE j.id = h.id;
       UPDATE rate_limit.groups AS g
       SET not_before = 0, held_until = 0, lag = 0, refused_job = NULL
       WHERE g.queue = resume.queue AND g.key = resume.key AND g.held_until > clock;

@@ -314,7 +314,7 @@ impl Queue {
         Ok(run.await?.len() as u64)
     }
 
-    /// Returns the job of this id, if there is one. Needs the privilege to SELECT from `rate_limit.jobs`.
+    /// Returns the job of this id, if there is one. Needs the privilege to SELECT from `rate_limit.jobs` and `groups`.
     ///
     /// # Errors
     /// See [`Queue`].
@@ -331,7 +331,7 @@ impl Queue {
     }
 
     /// Returns up to `max` jobs in this state, or in any state, ordered by the time at which they run. Use it to list dead
-    /// jobs. Needs the privilege to SELECT from `rate_limit.jobs`.
+    /// jobs. Needs the privilege to SELECT from `rate_limit.jobs` and `groups`.
     ///
     /// # Errors
     /// See [`Queue`].

@@ -50,7 +50,7 @@ impl Queues {
     }
 
     /// The first `max` jobs that match the filter, by the time at which they run. Needs the privilege to SELECT from
-    /// `rate_limit.jobs`.
+    /// `rate_limit.jobs` and `groups`.
     ///
     /// # Errors
     /// See [`Queue`](crate::queue::Queue).

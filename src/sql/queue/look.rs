@@ -92,16 +92,12 @@ pub(crate) async fn job_rows(
     filter: JobFilter<'_>,
     most: i64,
 ) -> Result<Vec<JobRow>, sqlx::Error> {
-    let rows = statements
-        .jobs
-        .query()
-        .bind(filter.queue)
-        .bind(filter.key)
-        .bind(filter.state)
-        .bind(filter.id)
-        .bind(most)
-        .fetch_all(conn)
-        .await?;
+    let sql = if filter.id.is_some() { &statements.job } else { &statements.jobs };
+    let mut query = sql.query().bind(filter.queue).bind(filter.key).bind(filter.state).bind(most);
+    if let Some(id) = filter.id {
+        query = query.bind(id);
+    }
+    let rows = query.fetch_all(conn).await?;
     let job = |row: &sqlx::postgres::PgRow| {
         Ok(JobRow {
             id: row.try_get("id")?,

@@ -49,6 +49,7 @@ pub(crate) struct QueueStatements {
     pub(super) gauges: Sql,
     pub(super) groups: Sql,
     pub(super) jobs: Sql,
+    pub(super) job: Sql,
 }
 
 impl QueueStatements {
@@ -59,8 +60,12 @@ impl QueueStatements {
             let arguments: Vec<String> = (1..=arguments).map(|nth| format!("${nth}")).collect();
             text(format!("SELECT {columns} FROM {quoted}.{function}({})", arguments.join(", ")))
         };
+        // Until when a handler has asked to wait. The time of a paused group is kept beside.
+        let until = format!(
+            "CASE WHEN coalesce(g.held_before, g.held_until) > {clock} THEN coalesce(g.held_before, g.held_until) END"
+        );
         let groups = format!(
-            "SELECT c.*, {clock} AS clock, g.held_before IS NOT NULL OR q.paused_at IS NOT NULL AS is_paused, \
+            "SELECT c.*, {clock} AS clock, {until} AS waits_until, g.held_before IS NOT NULL OR q.paused_at IS NOT NULL AS is_paused, \
                q.draining_at IS NOT NULL AS is_draining \
              FROM (SELECT queue, key, \
                pg_catalog.count(*) FILTER (WHERE state = 'scheduled') AS scheduled, \
@@ -71,10 +76,9 @@ impl QueueStatements {
                pg_catalog.count(*) FILTER (WHERE state = 'cancelled') AS cancelled, \
                pg_catalog.min(enqueued_at) FILTER (WHERE state IN ('scheduled', 'available')) AS oldest, \
                pg_catalog.min(run_at) FILTER (WHERE state IN ('scheduled', 'available') AND NOT awaits_turn) AS next_at, \
-               pg_catalog.max(waits_until) FILTER (WHERE waits_until > {clock}) AS waits_until, \
                pg_catalog.count(*) FILTER (WHERE blocked_by IS NOT NULL) AS blocked \
              FROM {quoted}.jobs WHERE queue = coalesce($1, queue) GROUP BY queue, key \
-             UNION SELECT h.queue, h.key, 0, 0, 0, 0, 0, 0, NULL, NULL, NULL, 0 \
+             UNION SELECT h.queue, h.key, 0, 0, 0, 0, 0, 0, NULL, NULL, 0 \
              FROM (SELECT g.queue, g.key, g.key AS of_jobs FROM {quoted}.groups AS g WHERE g.held_before IS NOT NULL \
                UNION ALL SELECT q.queue, '', NULL FROM {quoted}.queues AS q) AS h \
              WHERE h.queue = coalesce($1, h.queue) AND NOT EXISTS ( \
@@ -83,21 +87,19 @@ impl QueueStatements {
              LEFT JOIN {quoted}.groups AS g ON g.queue = c.queue AND g.key = c.key \
              LEFT JOIN {quoted}.queues AS q ON q.queue = c.queue ORDER BY c.queue, c.key"
         );
-        // A group is on hold until the latest time among its jobs.
-        let jobs = format!(
-            "WITH held AS ( \
-               SELECT queue, key, pg_catalog.max(waits_until) AS until FROM {quoted}.jobs \
-               WHERE waits_until > {clock} GROUP BY queue, key) \
-             SELECT j.id, j.queue, j.key, j.state, j.priority, j.run_at, j.payload::text AS payload, j.unique_id, \
-               j.limit_names, j.limit_keys, j.counts, j.used_counts, j.slot_names, j.slot_keys, j.slot_counts, j.max_attempts, j.failures, j.last_error, j.worker, \
-               j.enqueued_at, j.started_at, j.finished_at, j.waits, \
-               CASE WHEN j.state IN ('scheduled', 'available') AND j.run_at < h.until THEN h.until END AS waits_until, \
-               j.blocked_by, j.awaits_turn \
-             FROM {quoted}.jobs AS j LEFT JOIN held AS h ON h.queue = j.queue AND h.key = j.key \
-             WHERE j.queue = coalesce($1, j.queue) AND j.key = coalesce($2, j.key) AND j.state = coalesce($3, j.state) \
-               AND j.id = coalesce($4, j.id) \
-             ORDER BY j.run_at, j.id LIMIT $5"
-        );
+        // The condition is without an id, or with one: only then it finds its job by the primary key.
+        let jobs = |condition: &str| {
+            text(format!(
+                "SELECT j.id, j.queue, j.key, j.state, j.priority, j.run_at, j.payload::text AS payload, j.unique_id, \
+                   j.limit_names, j.limit_keys, j.counts, j.used_counts, j.slot_names, j.slot_keys, j.slot_counts, j.max_attempts, \
+                   j.failures, j.last_error, j.worker, j.enqueued_at, j.started_at, j.finished_at, j.waits, \
+                   CASE WHEN j.state IN ('scheduled', 'available') AND j.run_at < {until} THEN {until} END AS waits_until, \
+                   j.blocked_by, j.awaits_turn \
+                 FROM (SELECT * FROM {quoted}.jobs AS j WHERE j.queue = coalesce($1, j.queue) AND j.key = coalesce($2, j.key) \
+                   AND j.state = coalesce($3, j.state){condition} ORDER BY j.run_at, j.id LIMIT $4) AS j \
+                 LEFT JOIN {quoted}.groups AS g ON g.queue = j.queue AND g.key = j.key ORDER BY j.run_at, j.id"
+            ))
+        };
         Self {
             enqueue: call(ENQUEUED, "_enqueue", 29),
             claim: call(&format!("*, {clock} AS clock"), "_claim", 15),
@@ -124,7 +126,8 @@ impl QueueStatements {
             #[cfg(feature = "metrics")]
             gauges: call("*", "_queue_gauges", 1),
             groups: text(groups),
-            jobs: text(jobs),
+            jobs: jobs(""),
+            job: jobs(" AND j.id = $5"),
             schema,
         }
     }
