@@ -32,6 +32,8 @@ pub(crate) struct Report {
     pairs: Vec<Pair>,
     /// The delays from the reserved time to the handler, in milliseconds.
     delays: Vec<f64>,
+    /// The longest pause of the machine beside them, in milliseconds.
+    longest_pause: f64,
 }
 
 impl Report {
@@ -39,7 +41,8 @@ impl Report {
         self.pairs.push(Pair { work, bare, ours, steal_percent });
     }
 
-    pub(crate) fn delays(&mut self, delays: Vec<f64>) {
+    pub(crate) fn delays(&mut self, (delays, longest_pause): (Vec<f64>, f64)) {
+        self.longest_pause = self.longest_pause.max(longest_pause);
         self.delays.extend(delays);
         self.delays.sort_by(f64::total_cmp);
     }
@@ -63,7 +66,11 @@ impl Report {
             );
         }
         if let Some((p50, p99)) = self.delay(0.5).zip(self.delay(0.99)) {
-            println!("delay from run_at to the handler, 20 groups at 10 a second: p50 {p50:.1} ms, p99 {p99:.1} ms");
+            println!(
+                "delay from run_at to the handler, 20 groups at 10 a second: p50 {p50:.1} ms, p99 {p99:.1} ms; \
+                 longest pause of the machine {:.1} ms",
+                self.longest_pause
+            );
         }
     }
 
@@ -92,7 +99,7 @@ impl Report {
             "quick": options.quick,
             "callers": CALLERS,
             "runs": self.works().into_iter().map(run).collect::<Vec<_>>(),
-            "delays": {"p50_ms": self.delay(0.5), "p99_ms": self.delay(0.99)},
+            "delays": {"p50_ms": self.delay(0.5), "p99_ms": self.delay(0.99), "longest_pause_ms": self.longest_pause},
             "targets": TARGETS.into_iter().map(target).collect::<Map<_, _>>(),
         })
     }

@@ -21,7 +21,8 @@ CREATE TABLE bare_jobs (
   finished_at timestamptz,
   padding text
 );
-CREATE INDEX ON bare_jobs (queue, run_at, id) WHERE state = 'waiting'";
+CREATE INDEX ON bare_jobs (queue, run_at, id) WHERE state = 'waiting';
+CREATE TABLE pauses (one integer)";
 
 pub(crate) struct QueueTables {
     pub(crate) server: Server,
