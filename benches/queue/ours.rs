@@ -1,9 +1,8 @@
 //! pg-limiter's queue.
 
-use std::cell::Cell;
 use std::convert::Infallible;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicI64, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant, SystemTime};
 
 use pg_limiter::queue::{Finish, Job, RunningJob, WorkerConfig, handler_fn};
@@ -97,24 +96,26 @@ pub(crate) async fn work(tables: &QueueTables, jobs: i64) -> Result<f64, Failure
 
 /// The longest time from one small commit to the next. A job is late if the machine stands still, and so are all later ones of
 /// its group, because they keep their distance.
-async fn longest_pause(tables: &QueueTables, longest: &Cell<Duration>) -> Result<Infallible, Failure> {
+async fn longest_pause(tables: &QueueTables, longest: &Mutex<Duration>) -> Result<Infallible, Failure> {
     loop {
         let began = Instant::now();
         tokio::time::sleep(Duration::from_millis(20)).await;
         sqlx::query("INSERT INTO pauses VALUES (1)").execute(&tables.pool).await?;
-        longest.set(longest.get().max(began.elapsed()));
+        let mut longest = longest.lock().unwrap_or_else(PoisonError::into_inner);
+        *longest = longest.max(began.elapsed());
     }
 }
 
 /// Returns the delays from the reserved times of jobs to the start of their handlers, and the longest pause of the machine beside
 /// them, in milliseconds.
 pub(crate) async fn delays(tables: &QueueTables, options: &Options) -> Result<(Vec<f64>, f64), Failure> {
-    let longest = Cell::new(Duration::ZERO);
+    let longest = Mutex::default();
     let delays = tokio::select! {
         delays = delays_of_jobs(tables, options) => delays?,
         failed = longest_pause(tables, &longest) => match failed? {},
     };
-    Ok((delays, longest.get().as_secs_f64() * 1000.0))
+    let longest: Duration = longest.into_inner().unwrap_or_else(PoisonError::into_inner);
+    Ok((delays, longest.as_secs_f64() * 1000.0))
 }
 
 async fn delays_of_jobs(tables: &QueueTables, options: &Options) -> Result<Vec<f64>, Failure> {
