@@ -122,7 +122,7 @@ BEGIN
     END,
     a.id, s.item,
     -- It was denied before, as others take its tokens (and no job of its group that runs again), or another job has paid ahead.
-    a.is_refused AND a.ready_at > horizon AND (a.id = (a.job_group).refused_job AND a.admitted = 0 OR s.balance < 0),
+    a.is_refused AND a.ready_at > horizon AND (a.id = (a.job_group).refused_job AND a.admitted = 0 OR s.is_indebted),
     greatest(call_ats[a.call], decided_at)
   FROM (
     SELECT
@@ -145,7 +145,10 @@ BEGIN
     ) AS b
   ) AS a
   LEFT JOIN LATERAL (
-    SELECT i.place::integer AS item, i.balance
+    SELECT
+      i.place::integer AS item,
+      i.balance < - rate_limit._tolerance(
+        coalesce(limit_capacities[i.nth_limit], limit_rates[i.nth_limit]), i.balance) AS is_indebted
     FROM (
       SELECT
         i.*, item_values[a.items_before + i.place] AS balance,

@@ -298,3 +298,27 @@ async fn a_token_that_arrives_during_a_claim_is_for_the_highest_priority() {
         assert!(started.len() == 2 && !started.contains(&other), "{readings}, {ahead}, {stop}: {started:?}");
     }
 }
+
+/// A start may take a rounding error more than its bucket holds. The debt is no payment of another job, so a job pays nothing
+/// ahead that was denied before and whose token goes to a job of its group that runs again.
+#[tokio::test]
+async fn a_rounding_error_is_no_payment_ahead() {
+    let database = Database::migrated().await;
+    let (period, capacity) = (SECOND * 3_000_000_000, 2.0); // Nothing is added meanwhile.
+    let limits = Limits::new().define("l", Limit::token_bucket(1, period).capacity(capacity)).expect("limits");
+    let queue = queue_with(&database, limits).await;
+    let first = enqueue(&queue, of("g", 1)).await;
+    let denied = enqueue(&queue, of("g", 1)).await;
+    make_due(&database).await;
+    database
+        .execute(&format!("INSERT INTO rate_limit.groups (queue, key, refused_job) VALUES ('q', 'g', {denied})"))
+        .await;
+    let bucket = "INSERT INTO rate_limit.rate_limits (name, key, shard, shards, value, ts, idle_at) \
+                  SELECT 'l/started', '', 0, 1, 1 - 5e-10, c, c + 3000000000000000 FROM rate_limit._clock() AS c";
+    database.execute(bucket).await;
+    let started = claim(&database.pool, 10, 0, ("l", 1.0, period, capacity)).await;
+    assert_eq!(started.into_iter().map(|(id, _)| id).collect::<Vec<_>>(), [first]);
+    let state = "SELECT (SELECT count(paid_until) FROM rate_limit.jobs), value FROM rate_limit.rate_limits WHERE name = 'l/started'";
+    let (paid, value): (i64, f64) = sqlx::query_as(state).fetch_one(&database.pool).await.expect(state);
+    assert!(paid == 0 && (-1e-9..0.0).contains(&value), "{paid} paid ahead, {value} tokens are left");
+}
