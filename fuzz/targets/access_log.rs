@@ -37,12 +37,16 @@ fn written(line: &LogLine<'_>) -> String {
     let time = Timestamp::from_microsecond(line.at_micros()).expect("a time");
     let absent = |field| Some(value(line, field)).filter(|text| !text.is_empty()).unwrap_or_else(|| "-".to_owned());
     let quoted = |text: &str| format!("\"{}\"", text.replace('\\', r"\\").replace('"', "\\\""));
+    let (method, uri) = (value(line, "method"), value(line, "uri"));
+    // Without a method, as if a client speaks TLS. A blank after a quote might be the end of another value.
+    let is_word = method.is_empty() && !uri.contains(' ');
+    let request = if is_word { uri } else { format!("{method} {uri} HTTP/1.1") };
     format!(
         "{} - {} [{}] {} {} - {} {}",
         value(line, "remote_addr"),
         absent("user"),
         time.strftime("%d/%b/%Y:%H:%M:%S +0000"),
-        quoted(&format!("{} {} HTTP/1.1", value(line, "method"), value(line, "uri"))),
+        quoted(&request),
         absent("status"),
         quoted(&absent("referer")),
         quoted(&absent("user_agent")),

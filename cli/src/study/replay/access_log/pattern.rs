@@ -36,7 +36,7 @@ pub(super) enum Kind {
 }
 
 /// In the reason if a field that must be an address is none.
-pub(super) const NO_ADDRESS: &str = "is no address";
+pub(super) const NO_ADDRESS: &str = "is no address, as ";
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Field {
@@ -128,7 +128,7 @@ impl Pattern {
         };
         let is_read = match after(line, &self.before) {
             Some(rest) => readings.read(0, rest),
-            None => readings.refuse(0, format!("the line does not begin with {}", name_of(&self.before))),
+            None => readings.refuse(0, || format!("the line does not begin with {}", name_of(&self.before))),
         };
         let Readings { found, mut divided, mismatch, work, .. } = readings;
         if !is_read {
@@ -185,7 +185,7 @@ impl<'a> Readings<'a> {
             let last = self.pattern.fields().last().map_or("", |field| &field.name);
             return rest.is_empty()
                 || (self.pattern.goes_on && rest.starts_with(' '))
-                || self.refuse(place, format!("after {last}, the line goes on: \"{}\"", shortened(rest, SHOWN)));
+                || self.refuse(place, || format!("after {last}, the line goes on: \"{}\"", shortened(rest, SHOWN)));
         }
         if let Some(known) = self.tried.get(&(place, rest.len())) {
             return *known;
@@ -213,10 +213,11 @@ impl<'a> Readings<'a> {
         let nothing = (text != rest && !next.is_empty() && after(rest, next).is_some()).then_some(("", rest));
         let mut values = ends.map(|end| text.split_at(end)).chain(nothing).peekable();
         if values.peek().is_none() {
-            let missing = format!("after {name}, {} is missing", name_of(next));
-            let is_shown = *kind == Kind::Address && !text.is_empty();
-            let shown = if is_shown { format!("in \"{}\", ", shortened(text, SHOWN)) } else { String::new() };
-            return self.refuse(place, shown + &missing);
+            return self.refuse(place, || {
+                let is_shown = *kind == Kind::Address && !text.is_empty();
+                let shown = if is_shown { format!("in \"{}\", ", shortened(text, SHOWN)) } else { String::new() };
+                format!("{shown}after {name}, {} is missing", name_of(next))
+            });
         }
         let mut is_read = false;
         for (number, (value, after)) in values.enumerate() {
@@ -236,7 +237,11 @@ impl<'a> Readings<'a> {
         self.work += value.len() + 1;
         let (field, next) = &self.pattern.columns[place];
         let at = match check(field, &value) {
-            Err(reason) => return self.refuse(place, reason),
+            Err(wrong) => {
+                let is_shown = !wrong[0].is_empty();
+                let shown = || if is_shown { format!("\"{}\" ", shortened(&value, SHOWN)) } else { String::new() };
+                return self.refuse(place, || shown() + &wrong.concat());
+            }
             Ok(at) => at,
         };
         let is_read = match after(rest, next) {
@@ -244,13 +249,13 @@ impl<'a> Readings<'a> {
             // Servers truncate long lines, so the last quote may be missing.
             None if rest.is_empty() && next == "\"" && place + 1 == self.found.len() => true,
             None if rest.is_empty() => {
-                self.refuse(place + 1, format!("the closing quote of {} is missing", field.name))
+                self.refuse(place + 1, || format!("the closing quote of {} is missing", field.name))
             }
-            None => self.refuse(place + 1, format!("after {}, {} is missing", field.name, name_of(next))),
+            None => self.refuse(place + 1, || format!("after {}, {} is missing", field.name, name_of(next))),
         };
         match &self.found[place] {
             _ if !is_read => {}
-            Some(found) if *found == value => {}
+            Some(found) if *found == value || at == Some(self.divided.at) => {}
             Some(_) => self.divided.ambiguous.push(field),
             None => {
                 self.divided.at = at.unwrap_or(self.divided.at);
@@ -261,9 +266,9 @@ impl<'a> Readings<'a> {
     }
 
     /// Notes why the line does not have the format, which has so many fields before that place.
-    fn refuse(&mut self, fields: usize, reason: String) -> bool {
+    fn refuse(&mut self, fields: usize, reason: impl FnOnce() -> String) -> bool {
         if self.mismatch.as_ref().is_none_or(|(farthest, _)| fields > *farthest) {
-            self.mismatch = Some((fields, reason));
+            self.mismatch = Some((fields, reason()));
         }
         false
     }
@@ -280,35 +285,35 @@ fn after<'l>(text: &'l str, literal: &str) -> Option<&'l str> {
     })
 }
 
-/// Checks the value of a field. Returns the time if this is one.
-fn check(field: &Field, value: &str) -> Result<Option<i64>, String> {
-    let (name, shown) = (&field.name, shortened(value, SHOWN));
-    let refused = |reason: String| Err(format!("\"{shown}\" {reason}"));
-    let is_number = |text: &str| text == "-" || text.replacen('.', "", 1).bytes().all(|byte| byte.is_ascii_digit());
+/// Checks the value of a field. Returns the time if this is one, or what is wrong with the value, in three parts: most readings of
+/// a line fail, and the text is made only for the one that is shown.
+fn check<'f>(Field { name, kind }: &'f Field, value: &str) -> Result<Option<i64>, [&'f str; 3]> {
+    let is_number = |text: &str| {
+        let (whole, fraction) = text.split_once('.').unwrap_or((text, ""));
+        text == "-" || [whole, fraction].iter().all(|part| part.bytes().all(|byte| byte.is_ascii_digit()))
+    };
     let is_word = |text: &str| !text.contains(' ') && !text.ends_with(',') && text != ":";
-    match &field.kind {
+    match kind {
         Kind::Time(form) => match form.micros(value) {
-            None => refused(format!("is not a time like {}", form.example())),
+            None => Err(["is not a time like ", form.example(), ""]),
             at => Ok(at),
         },
-        Kind::Address | Kind::Number | Kind::Word | Kind::Host if value.is_empty() => Err(format!("{name} is missing")),
-        Kind::Address if value != UNIX && address(value).is_none() => {
-            refused(format!("{NO_ADDRESS}, as {name} must be"))
-        }
-        Kind::Number if !is_number(value) => refused(format!("is no number for {name}")),
+        Kind::Address | Kind::Number | Kind::Word | Kind::Host if value.is_empty() => Err(["", name, " is missing"]),
+        Kind::Address if value != UNIX && address(value).is_none() => Err([NO_ADDRESS, name, " must be"]),
+        Kind::Number if !is_number(value) => Err(["is no number for ", name, ""]),
         Kind::Number if name == "status" && value != "-" && (value.len() != 3 || value.contains('.')) => {
-            refused(format!("is no {name}, which has three digits"))
+            Err(["is no ", name, ", which has three digits"])
         }
-        Kind::Word if value.contains(char::is_whitespace) => refused(format!("is no value for {name}: it has a blank")),
+        Kind::Word if value.contains(char::is_whitespace) => Err(["is no value for ", name, ": it has a blank"]),
         Kind::Host if value.contains([' ', '\t', ',', '/']) || (value.contains(':') && !value.ends_with(']')) => {
-            refused("is no name of a host".to_owned())
+            Err(["is no name of a host", "", ""])
         }
         Kind::List if !value.split(", ").flat_map(|part| part.split(" : ")).all(is_word) => {
-            refused(format!("is no list for {name}"))
+            Err(["is no list for ", name, ""])
         }
         // Then it is not the only field before the time.
         Kind::User if value.starts_with("- ") || value.ends_with(" -") => {
-            refused(format!("is several fields, and not only {name}"))
+            Err(["is several fields, and not only ", name, ""])
         }
         _ => Ok(None),
     }
@@ -392,6 +397,9 @@ impl TimeForm {
 
     /// Reads a time, in microseconds since the Unix epoch.
     pub(super) fn micros(&self, text: &str) -> Option<i64> {
+        if text.len() > LONGEST_TIME {
+            return None; // The parser writes the text into its error, and a line may have many such places.
+        }
         let micros = match self {
             Self::Strftime(format) => {
                 let time = strtime::parse(format, text).ok().filter(|time| time.offset().is_none_or(is_of_a_zone))?;
@@ -423,6 +431,9 @@ impl TimeForm {
         }
     }
 }
+
+/// In bytes.
+const LONGEST_TIME: usize = 100;
 
 /// The years 2000 to 2099, in microseconds since the Unix epoch.
 const YEARS_OF_NUMBERS: Range<i64> = 946_684_800_000_000..4_102_444_800_000_000;

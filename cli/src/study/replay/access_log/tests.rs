@@ -208,6 +208,12 @@ fn a_line_with_two_readings_has_no_key_that_differs() {
     )
     .expect_err("two times");
     assert!(reason.contains("several times"), "{reason}");
+    // The name of the user, or the text of the client, has the same moment in another zone.
+    let text = "$remote_addr $remote_user [$time_local] $http_user_agent";
+    for (nth, zoned) in ["12:05:03 +0200", "10:05:03 +0000", "10:05:04 +0000"].into_iter().enumerate() {
+        let line = format!("1.2.3.4 ann {at} [17/May/2015:{zoned}] x");
+        assert_eq!(key_of(text, options("remote_addr"), &line).is_ok(), nth < 2, "{line}");
+    }
     let text = "$remote_addr $a $b $c $d [$time_local]";
     let reason =
         key_of(text, options("remote_addr"), &format!("1.2.3.4 {} {at}", "x ".repeat(100_000))).expect_err("many");
