@@ -9,13 +9,15 @@ use ruzstd::decoding::{BlockDecodingStrategy, FrameDecoder};
 pub(super) type Reader<'s> = Box<dyn BufRead + Send + 's>;
 
 /// Other formats, and the commands that decompress them.
-const OTHERS: [(&[u8], &str, &str); 6] = [
-    (b"\xfd7zXZ\0", "xz", "xz -dc <"),
-    (b"BZh", "bzip2", "bzip2 -dc <"),
-    (b"\x04\x22\x4d\x18", "lz4", "lz4 -dc <"),
-    (b"PK\x03\x04", "zip", "unzip -p"),
-    (b"7z\xbc\xaf\x27\x1c", "7z", "7z x -so"),
-    (b"\x1f\x9d", "compress", "uncompress -c <"),
+const OTHERS: [(&[u8], &str, &str); 7] = [
+    (b"\xfd7zXZ\0", "xz", "xz -dc < FILE"),
+    (b"BZh", "bzip2", "bzip2 -dc < FILE"),
+    (b"\x04\x22\x4d\x18", "lz4", "lz4 -dc < FILE"),
+    (b"\x1f\x9d", "compress", "uncompress -c < FILE"),
+    // Archives may have several files, of which one is the log.
+    (b"PK\x03\x04", "zip", "unzip -p FILE NAME"),
+    (b"7z\xbc\xaf\x27\x1c", "7z", "7z x -so FILE NAME"),
+    (b"Rar!\x1a\x07", "rar", "unrar p -inul FILE NAME"),
 ];
 
 /// Decompresses gzip and zstd; any other file is read as it is. `pipe`: the commands that print what is stored, if it is no
@@ -24,7 +26,7 @@ pub(super) fn decompressed<'s>(mut stored: Reader<'s>, pipe: &str) -> io::Result
     let head = stored.fill_buf()?;
     if let Some((_, format, command)) = OTHERS.iter().find(|(magic, ..)| head.starts_with(magic)) {
         let reason = format!(
-            "it is compressed with {format}; only gzip and zstd are read: decompress it with {command} FILE | pg-limiter .. -"
+            "it is compressed with {format}; only gzip and zstd are read: decompress it with {command} | pg-limiter .. -"
         );
         return Err(io::Error::other(piped(&reason, pipe)));
     }

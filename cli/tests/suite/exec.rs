@@ -48,11 +48,19 @@ async fn a_command_runs_under_a_lease_and_gives_its_code() {
     run(&["exec", "--slots", "1", "job", "k", "--", "sh", "-c", "kill -9 $$"]).says(137, "");
     run(&["exec", "--slots", "1", "job", "k", "--", "/nonexistent"]).refuses(126, &["cannot start /nonexistent"]);
     assert_eq!(free(&database).await, 1.0);
-    let (_dir, path) = files(&[("l.toml", "[limits.job]\nkind = \"concurrency\"\ncapacity = 2\nlease = \"1h\"")]);
+    let (_dir, path) = files(&[(
+        "l.toml",
+        "[limits.job]\nkind = \"concurrency\"\ncapacity = 2\nlease = \"1h\"\n[limits.closed]\nkind = \"gate\"",
+    )]);
     let file = path("l.toml");
     run(&["exec", "--limits", &file, "--count", "2", "job", "k", "--", "echo", "two"]).says(0, "two");
     run(&["exec", "--limits", &file, "--count", "3", "job", "--", "echo"]).refuses(2, &["the count 3", "at most 2"]);
-    run(&["exec", "--limits", &file, "other", "--", "echo"]).refuses(2, &["there is no limit \"other\""]);
+    for (name, reason) in
+        [("other", "l.toml has no limit \"other\""), ("closed", "has the kind gate, which has no slots")]
+    {
+        let words = [reason, "name a concurrency limit of the file, or use --slots"];
+        run(&["exec", "--limits", &file, name, "--", "echo"]).refuses(2, &words);
+    }
     run(&["exec", "--slots", "0", "job", "--", "echo"]).refuses(2, &["the capacity 0"]);
     let none = crate::binary::run(None, &["exec", "--slots", "1", "job", "--", "echo"], "");
     assert_eq!(none.code, Some(2), "it needs a database: {}", none.stderr);

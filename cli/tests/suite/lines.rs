@@ -297,7 +297,12 @@ async fn compressed_files_are_read_as_they_are() {
         }
         replay(None, "events.jsonl", &content[..9], &[]).refuses(2, &["cannot read ", " file is damaged or cut off: "]);
     }
-    for (magic, words) in [(&b"\xfd7zXZ\0\0"[..], "xz -dc"), (b"BZh91AY", "bzip2 -dc"), (b"PK\x03\x04", "unzip -p")] {
+    for (magic, words) in [
+        (&b"\xfd7zXZ\0\0"[..], "xz -dc < FILE"),
+        (b"BZh91AY", "bzip2 -dc < FILE"),
+        (b"PK\x03\x04", "unzip -p FILE NAME"),
+        (b"Rar!\x1a\x07\x01\0", "unrar p -inul FILE NAME"),
+    ] {
         replay(None, "access.log", magic, &[]).refuses(2, &["access.log", words]);
     }
 }

@@ -13,7 +13,7 @@ use crate::key_secret::KeySecretArgs;
 #[cfg(unix)]
 use crate::signals::exit_code;
 use crate::text::parse_length;
-use pg_limiter::{Calendar, Call, Item, LeaseId, Limit, Limits};
+use pg_limiter::{Calendar, Call, Item, Kind, LeaseId, Limit, Limits};
 
 pub(crate) const EXEC_EXIT_CODES: &str = "\
 Exit codes:
@@ -120,7 +120,13 @@ impl ExecArgs {
             )));
         }
         if let Some(path) = &self.limits {
-            return input::read_limits(path);
+            let (limits, file) = (input::read_limits(path)?, input::name(path));
+            let wrong = match limits.get(&self.name).map(Limit::kind) {
+                Some(Kind::Concurrency) => return Ok(limits),
+                Some(kind) => format!("the limit \"{}\" in {file} has the kind {kind}, which has no slots", self.name),
+                None => format!("{file} has no limit \"{}\"", self.name),
+            };
+            return Err(CliError::usage(format!("{wrong}: name a concurrency limit of the file, or use --slots")));
         }
         // A run of `--once-every` takes the only slot.
         let slots = Limit::concurrency(self.slots.unwrap_or(1)).lease(self.lease);
