@@ -7,6 +7,7 @@
 //! `-- --help` lists the options.
 
 mod bare;
+mod churn;
 mod names;
 mod options;
 mod ours;
@@ -35,6 +36,10 @@ async fn main() -> Result<(), Failure> {
     bare::fill(&tables, 1).await?;
     tables.pad().await?;
     let mut report = Report::default();
+    if options.wants_churn() {
+        report.churn = Some(churn::churn(&tables, &options).await?);
+        tables.clear().await?;
+    }
     for round in 1..=options.rounds {
         eprintln!("round {round} of {}", options.rounds);
         for work in WORKS.into_iter().filter(|work| options.wants(work)) {

@@ -8,7 +8,10 @@ pub(crate) const WORK: &str = "work";
 pub(crate) const WORK_ONE_GROUP: &str = "work_one_group";
 pub(crate) const DELAYS: &str = "delays";
 
-/// All workloads, in the order of a round.
+/// Runs only if it is named, because it takes long.
+pub(crate) const CHURN: &str = "churn";
+
+/// All workloads of a round, in order.
 pub(crate) const WORKS: [&str; 7] =
     [ENQUEUE, ENQUEUE_ONE_GROUP, ENQUEUE_100, ENQUEUE_TRANSACTION, WORK, WORK_ONE_GROUP, DELAYS];
 

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use crate::Failure;
-use crate::names::WORKS;
+use crate::names::{CHURN, WORKS};
 
 pub(crate) const HELP: &str = "\
 cargo bench --bench queue --features embedded -- [options]
@@ -11,7 +11,8 @@ cargo bench --bench queue --features embedded -- [options]
   --seconds S     the length of each measurement that enqueues (default 2)
   --jobs N        the number of jobs in each measurement that runs jobs (default 10000)
   --only A,B      run only these workloads: enqueue, enqueue_one_group, enqueue_100, enqueue_transaction, work,
-                  work_one_group, delays
+                  work_one_group, delays; or churn: a million jobs an hour for the time of --seconds, with a snapshot that grows a
+                  minute old, and the sizes of the tables meanwhile
   --quick         check that the benchmark works: 1 round of 0.3 s and 300 jobs; the figures mean little
   --json          print one JSON object";
 
@@ -45,7 +46,7 @@ impl Options {
                 _ => return Err(format!("unknown option {argument}\n{HELP}").into()),
             }
         }
-        if let Some(unknown) = only.iter().find(|work| !WORKS.contains(&work.as_str())) {
+        if let Some(unknown) = only.iter().find(|work| **work != CHURN && !WORKS.contains(&work.as_str())) {
             return Err(format!("unknown workload {unknown}: use one of {}", WORKS.join(", ")).into());
         }
         let (usual_rounds, usual_time, usual_jobs) =
@@ -58,6 +59,10 @@ impl Options {
             json,
             only,
         }))
+    }
+
+    pub(crate) fn wants_churn(&self) -> bool {
+        self.only.iter().any(|wanted| wanted == CHURN)
     }
 
     pub(crate) fn wants(&self, work: &str) -> bool {

@@ -16,7 +16,7 @@ use crate::tables::QueueTables;
 use crate::timed::per_second;
 
 /// Returns the next job. The jobs go to the groups in turn.
-fn job(nth: &AtomicU64, groups: u64) -> Result<Job, Failure> {
+pub(crate) fn job(nth: &AtomicU64, groups: u64) -> Result<Job, Failure> {
     let group = nth.fetch_add(1, Ordering::Relaxed) % groups;
     Ok(Job::new((FREE, group.to_string()), &serde_json::json!({ "n": 1 }))?)
 }
@@ -71,7 +71,7 @@ pub(crate) async fn fill(tables: &QueueTables, jobs: i64, groups: u64) -> Result
     Ok(())
 }
 
-fn config() -> WorkerConfig {
+pub(crate) fn config() -> WorkerConfig {
     let mut config = WorkerConfig::default();
     config.concurrency = CONCURRENCY;
     config

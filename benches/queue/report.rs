@@ -2,6 +2,7 @@
 
 use serde_json::{Map, Value, json};
 
+use crate::churn::Churn;
 use crate::names::{
     CALLERS, CONCURRENCY, ENQUEUE, ENQUEUE_100, ENQUEUE_ONE_GROUP, ENQUEUE_TRANSACTION, WORK, WORK_ONE_GROUP, WORKS,
 };
@@ -34,6 +35,7 @@ pub(crate) struct Report {
     delays: Vec<f64>,
     /// The longest pause of the machine beside them, in milliseconds.
     longest_pause: f64,
+    pub(crate) churn: Option<Churn>,
 }
 
 impl Report {
@@ -72,6 +74,9 @@ impl Report {
                 self.longest_pause
             );
         }
+        if let Some(churn) = &self.churn {
+            churn.print();
+        }
     }
 
     pub(crate) fn json(&self, tables: &QueueTables, options: &Options) -> Value {
@@ -100,6 +105,7 @@ impl Report {
             "callers": CALLERS,
             "runs": self.works().into_iter().map(run).collect::<Vec<_>>(),
             "delays": {"p50_ms": self.delay(0.5), "p99_ms": self.delay(0.99), "longest_pause_ms": self.longest_pause},
+            "churn": self.churn.as_ref().map(Churn::json),
             "targets": TARGETS.into_iter().map(target).collect::<Map<_, _>>(),
         })
     }
