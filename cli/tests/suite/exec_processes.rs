@@ -11,6 +11,7 @@ use crate::support::{Database, signal};
 
 const FREE: &str = "SELECT coalesce((SELECT value = 0 FROM rate_limit.rate_limits), true)";
 const HELD: &str = "SELECT coalesce((SELECT value > 0 FROM rate_limit.rate_limits), false)";
+const LEASE: &str = "SELECT detail[2] FROM rate_limit.rate_limits"; // Its end.
 const BLOCKED: &str =
     "SELECT EXISTS (SELECT FROM pg_stat_activity WHERE datname = current_database() AND wait_event_type = 'Lock')";
 
@@ -151,6 +152,30 @@ async fn the_command_of_a_killed_tool_ends_before_the_lease() {
         run.until_alive(0).await;
         assert!(!is_free(&database).await);
         database.execute("SELECT rate_limit.reset('job', 'k')").await;
+    }
+}
+
+/// A stopped tool cannot renew the lease. When others get its slot, nothing of its command lives.
+#[tokio::test]
+async fn the_command_of_a_stopped_tool_ends_before_the_lease() {
+    let database = Database::migrated().await;
+    for script in ["sleep 3001 | cat", "trap '' TERM; sleep 3001 & sleep 3002; sleep 3003"] {
+        let run = Run::start(&database, &["--lease", "12s", "--grace", "1s"], script);
+        run.until_alive(3).await;
+        // Until the lease was renewed.
+        let first: f64 = sqlx::query_scalar(LEASE).fetch_one(&database.pool).await.expect("a lease");
+        while sqlx::query_scalar::<_, f64>(LEASE).fetch_one(&database.pool).await.expect("a lease") == first {
+            tokio::time::sleep(Duration::from_millis(20)).await;
+        }
+        run.until_alive(3).await;
+        signal(run.tool.id(), "STOP");
+        let next = Run::start(&database, &["--wait", "1h"], "exec sleep 3004");
+        next.until_alive(1).await;
+        assert_eq!(run.alive(), [0u32; 0], "{script}");
+        signal(run.tool.id(), "CONT");
+        run.ends(124);
+        signal(next.tool.id(), "TERM");
+        next.ends(143);
     }
 }
 

@@ -10,6 +10,8 @@ use pg_limiter::Lease;
 
 /// The time after which a killed process is reported as one that cannot be killed.
 const STUCK: Duration = Duration::from_secs(2);
+/// The shortest time between two messages to the guard of the command.
+const LEAST_BEAT: Duration = Duration::from_millis(100);
 
 /// Runs the command, and returns when nothing of it lives.
 pub(super) async fn work(args: &ExecArgs, lease: &Lease, signals: &mut Signals) -> Outcome {
@@ -25,6 +27,7 @@ pub(super) async fn work(args: &ExecArgs, lease: &Lease, signals: &mut Signals) 
     let mut end = End { grace: args.grace, kill_at: None, has_warned: false };
     // So early before its end a lease that is not renewed is given up, so that the command has ended by then.
     let early = if args.on_lost == OnLost::Stop { lease.ends_in() / 6 } else { Duration::ZERO };
+    let mut beats = tokio::time::interval(early.max(LEAST_BEAT));
     let (mut is_lost, mut is_stopped) = (false, false);
     loop {
         processes.update(lease, early).await;
@@ -51,6 +54,10 @@ pub(super) async fn work(args: &ExecArgs, lease: &Lease, signals: &mut Signals) 
             }
             () = processes.change() => {}
             () = end.due() => {}
+            // If this process is stopped, the command ends when it would lose the lease.
+            _ = beats.tick(), if !early.is_zero() && !is_lost => {
+                processes.hold(lease.ends_in().saturating_sub(early).max(LEAST_BEAT));
+            }
         }
     }
     let status = processes.status;

@@ -1,12 +1,25 @@
-# Ends the process group of a command if the tool is killed. Standard input is a line with the group and the tenths of a second
-# between SIGTERM and SIGKILL, and ends with the tool.
+# Ends the process group of a command if the tool is killed, or does not write in time, because it was stopped: others would get
+# the slots, and the command would go on. Standard input is a line with the group and the tenths of a second between SIGTERM and
+# SIGKILL. Each later line is the seconds after which the next one must have come, or 0: it may take any time. The input ends
+# with the tool.
 trap '' HUP INT QUIT TERM TSTP
+end() {
+    kill -TERM "-$group"
+    kill -CONT "-$group"
+    while [ "$1" -gt 0 ] && kill -0 "-$group"; do
+        set -- $(($1 - 1))
+        sleep 0.1 || sleep 1
+    done
+    kill -KILL "-$group"
+}
 read -r group tries || exit 0
-while read -r _; do :; done
-kill -TERM "-$group"
-kill -CONT "-$group"
-while [ "$tries" -gt 0 ] && kill -0 "-$group"; do
-    tries=$((tries - 1))
-    sleep 0.1 || sleep 1
+while read -r left; do
+    kill -KILL "$timer"
+    timer=
+    if [ "$left" != 0 ]; then
+        { sleep "$left" || sleep "${left%.*}"; end $((tries / 2)); } &
+        timer=$!
+    fi
 done
-kill -KILL "-$group"
+kill -KILL "$timer"
+end "$tries"

@@ -44,10 +44,11 @@ pub(super) fn children() -> Vec<Pid> {
     all().unwrap_or_default().iter().filter(|process| process.parent == parent).map(|process| process.id).collect()
 }
 
-/// The processes of the group, and the descendants of this process except these children of it and their own descendants.
+/// The processes of the group, and the descendants of this process except these children of it, their groups and their own
+/// descendants.
 pub(super) fn members(group: Pid, except: &[Pid]) -> Option<Vec<Process>> {
     let mut rest = all()?;
-    rest.retain(|process| !except.contains(&process.id));
+    rest.retain(|process| !except.contains(&process.id) && !process.group.is_some_and(|group| except.contains(&group)));
     let mut parents = HashSet::from([getpid()]);
     let mut members = Vec::new();
     loop {

@@ -39,7 +39,8 @@ pub(crate) struct Processes {
 }
 
 impl Processes {
-    /// Starts the command. If this process is killed, the command gets SIGTERM, and after the grace SIGKILL.
+    /// Starts the command. If this process is killed, the command gets SIGTERM, and after the grace SIGKILL. If it is stopped for
+    /// longer than [`Self::hold`] says, the command has half of the grace.
     pub(crate) fn start(command: &[OsString], lease: LeaseId, grace: Duration) -> io::Result<Self> {
         let (program, rest) = command.split_first().ok_or(io::ErrorKind::InvalidInput)?;
         let terminal = Terminal::open();
@@ -63,6 +64,14 @@ impl Processes {
         }
         let (terminated, status) = (HashMap::new(), None);
         Ok(Self { leader, status, foreign, terminated, is_interrupted: false, changes, terminal, guard })
+    }
+
+    /// The guard ends the command if it is not told anew in this time, or never if that is zero.
+    pub(crate) fn hold(&self, time: Duration) {
+        if let Some(mut input) = self.guard.as_ref().and_then(|guard| guard.shell.stdin.as_ref()) {
+            let time = if time.is_zero() { "0".to_owned() } else { format!("{:.1}", time.as_secs_f64()) };
+            let _ = writeln!(input, "{time}"); // It fails if the guard has ended.
+        }
     }
 
     /// Waits until `update` may find something new.
@@ -195,6 +204,7 @@ impl Processes {
             terminal.lend(self.leader);
             return self.send(Signal::CONT, false);
         }
+        self.hold(Duration::ZERO); // The command is stopped, too.
         terminal.take_back(self.leader);
         let left = text::wait(Duration::from_secs(lease.ends_in().as_secs()));
         output::note(format!("stopped: the slots are not renewed meanwhile, and free for others in {left}"));
@@ -228,8 +238,8 @@ impl Processes {
     }
 }
 
-/// A process that ends the command if this one is killed with SIGKILL, which it cannot handle. Without the guard, the command
-/// would go on after the end of the lease.
+/// A process that ends the command if this one is killed or stopped with SIGKILL or SIGSTOP, which it cannot handle. Without the
+/// guard, the command would go on after the end of the lease. The guard and its timer are a process group.
 struct Guard {
     shell: Child,
     has_ended: bool,
@@ -248,7 +258,7 @@ impl Guard {
 impl Drop for Guard {
     fn drop(&mut self) {
         if !self.has_ended {
-            let _ = self.shell.kill(); // It fails if the guard has ended.
+            let _ = process::kill_process_group(Pid::from_child(&self.shell), Signal::KILL); // It fails if the guard has ended.
             let _ = self.shell.wait();
         }
     }
