@@ -299,8 +299,8 @@ async fn a_token_that_arrives_during_a_claim_is_for_the_highest_priority() {
     }
 }
 
-/// A start may take a rounding error more than its bucket holds. The debt is no payment of another job, so a job pays nothing
-/// ahead that was denied before and whose token goes to a job of its group that runs again.
+/// A start may take a rounding error more than its bucket holds. That debt is no payment of another job. So if the token of a job
+/// that was denied before goes to another job of its group, the job pays nothing ahead.
 #[tokio::test]
 async fn a_rounding_error_is_no_payment_ahead() {
     let database = Database::migrated().await;

@@ -66,7 +66,7 @@ impl Processes {
         Ok(Self { leader, status, foreign, terminated, is_interrupted: false, changes, terminal, guard })
     }
 
-    /// The guard ends the command if it is not told anew in this time, or never if that is zero.
+    /// The guard ends the command after this time unless this is called again, or never if the time is zero.
     pub(crate) fn hold(&self, time: Duration) {
         if let Some(mut input) = self.guard.as_ref().and_then(|guard| guard.shell.stdin.as_ref()) {
             let time = if time.is_zero() { "0".to_owned() } else { format!("{:.1}", time.as_secs_f64()) };
