@@ -1,6 +1,7 @@
 //! The arguments of `exec`, its outcomes, and their exit codes.
 
 use std::ffi::OsString;
+use std::os::unix::process::ExitStatusExt;
 use std::path::PathBuf;
 use std::process::{ExitCode, ExitStatus};
 use std::time::Duration;
@@ -10,7 +11,6 @@ use clap::{Args, ValueEnum};
 use crate::error::{CliError, Result};
 use crate::input;
 use crate::key_secret::KeySecretArgs;
-#[cfg(unix)]
 use crate::signals::exit_code;
 use crate::text::parse_length;
 use pg_limiter::{Calendar, Call, Item, Kind, LeaseId, Limit, Limits};
@@ -191,11 +191,10 @@ pub(super) enum Outcome {
 
 impl Outcome {
     pub(super) fn of_command(status: ExitStatus) -> Self {
-        #[cfg(unix)]
-        if let Some(signal) = std::os::unix::process::ExitStatusExt::signal(&status) {
-            return Self::Code(exit_code(signal));
-        }
-        Self::Code(status.code().and_then(|code| u8::try_from(code).ok()).unwrap_or(u8::MAX))
+        Self::Code(match status.signal() {
+            Some(signal) => exit_code(signal),
+            None => status.code().and_then(|code| u8::try_from(code).ok()).unwrap_or(u8::MAX),
+        })
     }
 
     pub(super) fn exit_code(&self, args: &ExecArgs) -> ExitCode {

@@ -1,13 +1,8 @@
 //! `exec`: runs a command while it holds slots of a concurrency limit.
 
 mod args;
-#[cfg(unix)]
-#[path = "processes/proc.rs"]
 mod proc;
-#[cfg_attr(unix, path = "processes/unix.rs")]
-#[cfg_attr(not(unix), path = "processes/other.rs")]
 mod processes;
-#[cfg(unix)]
 mod terminal;
 mod work;
 
