@@ -55,7 +55,9 @@ impl Report {
             tables.server.source(),
             options.rounds
         );
-        println!("{:<26} {:>12} {:>12} {:>7} {:>7}", "jobs a second", "bare", "pg-limiter", "ratio", "steal %");
+        if !self.pairs.is_empty() {
+            println!("{:<26} {:>12} {:>12} {:>7} {:>7}", "jobs a second", "bare", "pg-limiter", "ratio", "steal %");
+        }
         for work in self.works() {
             let least = TARGETS.iter().find(|(_, of, _)| *of == work).map(|(.., least)| *least);
             let Some((ratio, least)) = self.ratio(work).zip(least) else { continue };
