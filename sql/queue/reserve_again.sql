@@ -41,6 +41,14 @@ BEGIN
     CROSS JOIN LATERAL unnest(j.limit_names, j.limit_keys, j.counts) AS u (name, key, count)
     GROUP BY u.name, u.key
   ) AS t;
+  IF EXISTS (
+    SELECT
+    FROM unnest(limits, totals) AS l (i, total)
+    WHERE coalesce(limit_capacities[l.i], limit_rates[l.i]) + l.total > 1e13
+  )
+  THEN
+    RETURN NULL; -- The balance with all tokens given back would be rounded: they keep their times.
+  END IF;
   ids := ids[:most];
   SELECT array_agg(n.nth::integer ORDER BY i.nth, u.place), array_agg(u.count ORDER BY i.nth, u.place)
   INTO job_buckets, job_counts

@@ -109,6 +109,27 @@ async fn a_raised_rate_reorders_no_group_and_moves_its_jobs_up() {
     assert_eq!(minutes(&database, "k").await.last(), Some(&90.0));
 }
 
+/// The balances of a large limit have larger rounding errors, which are no reservations of others: its jobs move back, too, if the
+/// rate is lowered.
+#[tokio::test]
+async fn jobs_of_a_large_limit_follow_a_lowered_rate() {
+    for scale in [1.0, 1e7 / 3.0, 1e12 / 7.0, 7e11 + 0.3, 1.7e12] {
+        let database = database().await;
+        let of_rate =
+            |minutes: u32| Limit::token_bucket(scale, MINUTE * minutes).capacity(scale).build().expect("a limit");
+        let before = queue_with(&database, limits(of_rate(2))).await;
+        for _ in 0..6 {
+            enqueue(&before, Job::new(Item::new("l", "k").count(scale), &1).expect("a job")).await;
+        }
+        assert_eq!(minutes(&database, "k").await, [0.0, 2.0, 4.0, 6.0, 8.0, 10.0], "{scale}");
+        let after = queue_with(&database, limits(of_rate(10))).await;
+        work(&database, &after).await;
+        // Beyond 1e13 tokens, a balance would be rounded: such jobs keep their times, and the walk goes on.
+        let last = if scale > 1e12 { [2.0, 4.0, 6.0, 8.0, 10.0] } else { [10.0, 20.0, 30.0, 40.0, 50.0] };
+        assert_eq!(minutes(&database, "k").await, last, "{scale}");
+    }
+}
+
 async fn enqueue_all(queue: &Queue, jobs: usize, key: &str) -> Vec<SystemTime> {
     let jobs = (0..jobs).map(|_| job(key));
     let answers = queue.enqueue_all(jobs).await.expect("answers");
