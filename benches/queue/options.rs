@@ -47,7 +47,7 @@ impl Options {
             }
         }
         if let Some(unknown) = only.iter().find(|work| **work != CHURN && !WORKS.contains(&work.as_str())) {
-            return Err(format!("unknown workload {unknown}: use one of {}", WORKS.join(", ")).into());
+            return Err(format!("unknown workload {unknown}: use one of {}, {CHURN}", WORKS.join(", ")).into());
         }
         let (usual_rounds, usual_time, usual_jobs) =
             if quick { (1, Duration::from_millis(300), 300) } else { (5, Duration::from_secs(2), 10_000) };
