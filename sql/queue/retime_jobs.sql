@@ -10,7 +10,7 @@
 --   after_key, after_id  where the last step has ended; NULL: begin
 --   limit_*              all limits that the worker knows
 --   results              next_key is NULL: the walk is over. Without next_id, the group is done; is_held: or rather, another
---                        transaction has locked one of its buckets, and nothing was computed
+--                        transaction has locked or taken one of its buckets, and nothing was computed
 CREATE OR REPLACE FUNCTION rate_limit._retime_jobs(
   queue_name text, worker_name text, after_key text, after_id bigint, limit_names text[], limit_kinds text[],
   limit_rates double precision[], limit_periods bigint[], limit_capacities double precision[], limit_starts bigint[],
@@ -28,7 +28,7 @@ DECLARE
     SELECT concat_ws(' ', l.name, l.kind, l.rate, l.period, coalesce(l.capacity, l.rate))
     FROM unnest(limit_names, limit_kinds, limit_rates, limit_periods, limit_capacities) AS l (name, kind, rate, period, capacity)
     ORDER BY l.name);
-  clock CONSTANT bigint := rate_limit._clock();
+  clock bigint := rate_limit._clock();
   ids bigint[];
   names text[];
   keys text[];
@@ -102,13 +102,7 @@ BEGIN
   FROM rate_limit.groups AS g
   WHERE g.queue = queue_name AND g.key = next_key
   FOR NO KEY UPDATE;
-  UPDATE rate_limit.groups AS g
-  SET not_before = g.held_until, refused_job = NULL -- Asked too early, its first job has no reason to pay ahead.
-  WHERE g.queue = queue_name AND g.key = next_key AND g.has_line AND g.slot_name IS NULL AND g.not_before > clock;
-  IF FOUND THEN
-    first_at := clock;
-  END IF;
-
+  clock := rate_limit._clock();
   ids := ARRAY(
     SELECT j.id
     FROM rate_limit.jobs AS j
@@ -117,6 +111,25 @@ BEGIN
       AND NOT j.awaits_turn AND j.limit_names <@ limit_names AND j.limit_names <> '{}'
     ORDER BY j.id
   );
+  -- Jobs may have reserved from other buckets before the group was locked. Those buckets are not locked.
+  is_held := EXISTS (
+    SELECT u.name, u.key
+    FROM unnest((SELECT ids)) AS i (id)
+    JOIN rate_limit.jobs AS j ON j.id = i.id
+    CROSS JOIN LATERAL unnest(j.limit_names, j.limit_keys) AS u (name, key)
+    EXCEPT
+    SELECT b.name, b.key FROM unnest((SELECT names), keys) AS b (name, key)
+  );
+  IF is_held THEN
+    RETURN;
+  END IF;
+  UPDATE rate_limit.groups AS g
+  SET not_before = g.held_until, refused_job = NULL -- Asked too early, its first job has no reason to pay ahead.
+  WHERE g.queue = queue_name AND g.key = next_key AND g.has_line AND g.slot_name IS NULL AND g.not_before > clock;
+  IF FOUND THEN
+    first_at := clock;
+  END IF;
+
   PERFORM
   FROM rate_limit.jobs AS j
   WHERE j.id = ANY ((SELECT ids[:most])::bigint[])

@@ -20,8 +20,8 @@ const PLACES: usize = 4;
 const TURN: Duration = Duration::from_secs(1);
 const TURN_IF_OTHERS_WAIT: Duration = Duration::from_millis(250);
 
-/// How long new calls on a bucket are diverted here after one had to wait.
-const LINGERS: Duration = Duration::from_secs(1);
+/// How long new calls on a bucket are diverted here after one had to wait, and connections for them are kept.
+pub(super) const LINGERS: Duration = Duration::from_secs(1);
 
 /// The locked buckets that a call waits for, sorted.
 pub(super) type HeldBuckets = Vec<Bucket>;
@@ -168,6 +168,12 @@ impl<C, A> Beside<C, A> {
 
     pub(super) fn is_empty(&self) -> bool {
         self.queues().values().all(|queue| !queue.driven)
+    }
+
+    /// Whether no new call is diverted here, either.
+    pub(super) fn is_over(&self) -> bool {
+        let now = Instant::now();
+        self.queues().values().all(|queue| !queue.driven && queue.until <= now)
     }
 
     /// Waits until all calls have their answers.

@@ -10,7 +10,7 @@ use tokio::runtime::Handle;
 use tokio::sync::oneshot;
 use tracing::Instrument;
 
-use crate::combine::beside::{Beside, HeldBuckets};
+use crate::combine::beside::{Beside, HeldBuckets, LINGERS};
 use crate::combine::connection::LOCK_TIMEOUT;
 use crate::combine::in_flight::InFlight;
 use crate::combine::lane::{Lane, Refused, Waiting};
@@ -76,7 +76,7 @@ pub(crate) trait Batched: Send + Sync + 'static {
         deadline: Instant,
     ) -> impl Future<Output = Result<Vec<Option<bool>>, Failure>> + Send;
 
-    /// Called when no call waits beside the lanes any more.
+    /// Called when no call has waited beside the lanes for a while.
     fn none_is_beside(&self) -> impl Future<Output = ()> + Send;
 }
 
@@ -302,7 +302,14 @@ fn drive_beside<W: Batched>(driving: DrivingBeside<W>) -> Pin<Box<dyn Future<Out
             beside.linger(&held);
         }
         driving.done = true;
-        if beside.is_empty() {
+        drop(driving);
+        // Others may come soon, and a new connection takes longer than a call. An idle one keeps no handle alive.
+        let kept = Arc::downgrade(&work);
+        drop(work);
+        tokio::time::sleep(LINGERS).await;
+        if let Some(work) = kept.upgrade()
+            && work.lanes().beside.is_over()
+        {
             work.none_is_beside().await;
         }
     })

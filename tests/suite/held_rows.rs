@@ -7,8 +7,9 @@ use futures_util::future::join_all;
 use pg_limiter::queue::{Job, Queue};
 use pg_limiter::{Connections, Error, Isolation, Item, Limit, Limiter, Limits};
 
-use crate::support::Database;
+use crate::lock_order::blocked_by;
 use crate::support::gate::{CENTURY, hold, limiter};
+use crate::support::{Database, sqlx};
 
 /// Far longer than any call takes that does not wait for a locked row.
 const SOON: Duration = Duration::from_secs(30);
@@ -218,6 +219,46 @@ async fn jobs_of_other_limits_are_enqueued_while_one_is_locked() {
             assert!(enqueued.expect("an answer").enforce().is_ok());
         }
     }
+}
+
+/// Where a statement takes long, calls on a bucket that was locked once keep waiting beside their lane. They share a connection:
+/// to open one takes longer than a call, and the next call would come too soon again.
+#[tokio::test]
+async fn calls_that_wait_in_turn_share_a_connection() {
+    let database = Database::migrated().await;
+    let limiter = limiter(&database.pool, limits(), |_| {});
+    allowed(&limiter, [Item::new("a", "held")]).await;
+    database
+        .execute(
+            "CREATE TABLE sessions (pid integer);
+             CREATE FUNCTION slowly() RETURNS trigger LANGUAGE plpgsql AS $$
+             BEGIN
+               INSERT INTO public.sessions SELECT pg_backend_pid();
+               PERFORM pg_sleep(0.06);
+               RETURN NULL;
+             END $$;
+             CREATE TRIGGER slowly AFTER UPDATE ON rate_limit.rate_limits FOR EACH ROW EXECUTE PROCEDURE slowly()",
+        )
+        .await;
+    let mut holder = database.pool.begin().await.expect("begin");
+    assert!(limiter.within(&mut holder).limit(("a", "held")).await.expect("a decision").is_allowed());
+    let waits = tokio::spawn(ask(limiter.clone(), vec![Item::new("a", "held")]));
+    let pid: i32 = sqlx::query_scalar("SELECT pg_backend_pid()").fetch_one(&mut *holder).await.expect("a session");
+    while !blocked_by(&database, pid).await {
+        tokio::time::sleep(Duration::from_millis(10)).await;
+    }
+    tokio::time::sleep(Duration::from_millis(100)).await; // It moves beside its lane.
+    holder.commit().await.expect("commit");
+    assert!(waits.await.expect("a task").expect("a decision").is_allowed());
+    for _ in 0..20 {
+        allowed(&limiter, [Item::new("a", "held")]).await;
+    }
+    let sessions: i64 = sqlx::query_scalar("SELECT count(DISTINCT pid) FROM sessions")
+        .fetch_one(&database.pool)
+        .await
+        .expect("a count");
+    assert!(sessions < 10, "{sessions} sessions decided 22 calls");
+    limiter.close().await;
 }
 
 async fn enqueue(queue: Queue, job: Job) -> Result<pg_limiter::queue::Enqueued, Error> {

@@ -16,7 +16,7 @@ async fn deadlocks(database: &Database) -> i64 {
 }
 
 /// Whether a session waits for a lock of this one.
-async fn blocked_by(database: &Database, pid: i32) -> bool {
+pub(crate) async fn blocked_by(database: &Database, pid: i32) -> bool {
     let sql = "SELECT EXISTS (SELECT FROM pg_stat_activity WHERE $1 = ANY (pg_blocking_pids(pid)))";
     sqlx::query_scalar(sql).bind(pid).fetch_one(&database.pool).await.expect("the waits")
 }

@@ -6,6 +6,7 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use pg_limiter::queue::{Finish, Job, Queue, handler_fn};
 use pg_limiter::{Item, Limit, Limits};
 
+use crate::lock_order::blocked_by;
 use crate::queue::{queue_with, quick};
 use crate::support::{Database, scheduled, sqlx};
 
@@ -351,4 +352,37 @@ async fn a_worker_that_has_never_slept_is_not_forgotten() {
     database.execute(prune).await;
     let gone = "SELECT count(*) FROM rate_limit.workers";
     assert_eq!(sqlx::query_scalar::<i64>(gone).fetch_one(&database.pool).await.expect("a count"), 0);
+}
+
+/// A walk that waits for a group has not locked the buckets of jobs that are enqueued meanwhile: other transactions may reserve
+/// from them while it computes.
+#[tokio::test]
+async fn a_job_that_came_during_a_wait_keeps_its_time() {
+    let database = database().await;
+    let queue = queue_with(&database, limits(one_in(1))).await;
+    enqueue(&queue, job("first").group("g")).await;
+    let mut holder = database.pool.begin().await.expect("begin");
+    let hold = "INSERT INTO rate_limit.groups AS g (queue, key) VALUES ('q', 'g') \
+                ON CONFLICT (queue, key) DO UPDATE SET lag = g.lag RETURNING pg_backend_pid()";
+    let pid: i32 = sqlx::query_scalar(hold).fetch_one(&mut *holder).await.expect(hold);
+    database.execute("ALTER FUNCTION rate_limit._retime_jobs SET lock_timeout = '60s'").await;
+    let pool = database.pool.clone();
+    let walk = tokio::spawn(async move {
+        let walk = "SELECT coalesce(is_held, false) FROM rate_limit._retime_jobs('q', 'w', NULL, NULL, ARRAY['l'], \
+                    ARRAY['token_bucket'], ARRAY[1], ARRAY[120000000], ARRAY[1], ARRAY[NULL]::bigint[], ARRAY[NULL]::integer[])";
+        sqlx::query_scalar::<bool>(walk).fetch_one(&pool).await.expect(walk)
+    });
+    while !blocked_by(&database, pid).await {
+        tokio::time::sleep(Duration::from_millis(10)).await;
+    }
+    let mut times = Vec::new();
+    for _ in 0..3 {
+        times.push(enqueue(&queue, job("second").group("g")).await);
+    }
+    holder.commit().await.expect("commit");
+    assert!(walk.await.expect("a task"), "another try");
+    let now = "SELECT run_at FROM rate_limit.jobs WHERE limit_keys = ARRAY['second'] ORDER BY id";
+    let now: Vec<i64> = sqlx::query_scalar(now).fetch_all(&database.pool).await.expect(now);
+    let micros = |at: SystemTime| at.duration_since(UNIX_EPOCH).expect("a time").as_micros();
+    assert!(times.into_iter().map(micros).eq(now.into_iter().map(|at| u128::from(at.cast_unsigned()))));
 }
