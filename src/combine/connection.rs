@@ -28,6 +28,12 @@ const CONTENDED: u32 = 100;
 /// How many waits in a row count as contention: a single one may be caused by the machine.
 const WAITS: u32 = 3;
 
+/// How many statements of a session may take long without a wait: PostgreSQL plans them.
+const PLANNED: u32 = 10;
+
+/// For how many of the [`CONTENDED`] batches it is measured whether to hold locks briefly saves time.
+const MEASURED: u32 = 3;
+
 /// Settings for opening the limiter's own connections, and for closing them with the pool.
 #[derive(Clone, Copy)]
 pub(super) struct Sessions<'a> {
@@ -48,11 +54,18 @@ pub(crate) struct LaneConnections {
     usual: Duration,
     /// How many in a row have taken far longer.
     waits: u32,
+    /// How long a batch takes here beside its UPDATE, if it does not wait for the disk: a round trip to the server. The shortest time
+    /// seen since contention began; the longest there is, if it is not known. So is the next one.
+    trip: Duration,
+    /// How long it takes to flush a batch to disk: a round trip, too, and the write.
+    flush: Duration,
 }
 
 pub(super) struct LaneConnection {
     connection: PgConnection,
     used: Instant,
+    /// How many batches were sent alone.
+    batches: u32,
     /// The runtime that owns its socket.
     runtime: runtime::Id,
     /// A task on that runtime closes the connection when the pool closes.
@@ -85,6 +98,7 @@ impl LaneConnection {
             Ok(Self {
                 connection,
                 used: Instant::now(),
+                batches: 0,
                 runtime: Handle::current().id(),
                 _close_with_pool: (sessions.close_with_pool)(),
             })
@@ -139,7 +153,8 @@ impl LaneConnection {
             let answered = error.as_database_error().is_some() && !alone.committing;
             Failure { phase: if answered { transactor.phase_of_alone() } else { Phase::Commit }, error }
         })?;
-        Ok((answers, alone.waited))
+        self.batches = self.batches.saturating_add(1);
+        Ok((answers, if self.batches > PLANNED { alone.waited } else { Duration::ZERO }))
     }
 
     /// Waits until all earlier commits are on disk.
@@ -181,7 +196,7 @@ impl LaneConnections {
         let far_longer = waited > (self.usual * 3).clamp(Duration::from_micros(100), Duration::from_micros(250));
         self.waits = if far_longer { self.waits + 1 } else { 0 };
         if self.waits >= WAITS {
-            self.contended = CONTENDED;
+            self.expect_contention();
         }
         // The shortest time seen, raised slowly so that it can adapt.
         self.usual = if self.usual.is_zero() { waited } else { waited.min(self.usual + self.usual / 64) };
@@ -201,12 +216,11 @@ impl LaneConnections {
         deadline: Instant,
     ) -> Result<Vec<Answer>, Failure> {
         let transactor = sessions.transactor;
-        let quick = self.contended > 0
-            && transactor.durability == Durability::Full
-            && transactor.known_engine() == Some(Engine::PostgreSql);
+        let quick = transactor.durability == Durability::Full
+            && transactor.known_engine() == Some(Engine::PostgreSql)
+            && self.is_quick();
         let mut connection = self.take(sessions, deadline).await?;
         let result = if quick {
-            self.contended -= 1;
             self.quickly(&mut connection, transactor, batch, deadline).await
         } else {
             connection.send_batch(transactor, batch, true, deadline).await
@@ -219,7 +233,20 @@ impl LaneConnections {
 
     /// Expects other processes to want the same rows, for some time.
     pub(super) fn expect_contention(&mut self) {
-        self.contended = CONTENDED;
+        if self.contended == 0 {
+            (self.contended, self.trip, self.flush) = (CONTENDED, Duration::MAX, Duration::MAX);
+        }
+    }
+
+    /// Whether to hold locks as briefly as possible for the next batch. That takes one more round trip, so it saves time only if the
+    /// server is nearer than its disk.
+    fn is_quick(&mut self) -> bool {
+        if self.contended == 0 {
+            return false;
+        }
+        self.contended -= 1;
+        let is_known = self.contended < CONTENDED - MEASURED && self.trip < Duration::MAX;
+        !is_known || self.flush.saturating_sub(self.trip) > self.trip
     }
 
     /// Returns which of these buckets have a row that another transaction has locked.
@@ -263,9 +290,15 @@ impl LaneConnections {
                 }
             }
         }
+        let began = Instant::now();
         let (answers, waited) = connection.send_batch(transactor, batch, false, deadline).await?;
+        if !waited.is_zero() {
+            self.trip = self.trip.min(began.elapsed().saturating_sub(waited));
+        }
         if batch.may_write() && answers.iter().any(Answer::is_ok) {
+            let began = Instant::now();
             connection.flush(transactor, deadline).await.map_err(Failure::at(Phase::Flush))?;
+            self.flush = self.flush.min(began.elapsed());
         }
         Ok((answers, waited))
     }

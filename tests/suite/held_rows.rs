@@ -9,7 +9,8 @@ use pg_limiter::{Connections, Error, Isolation, Item, Limit, Limiter, Limits};
 
 use crate::lock_order::blocked_by;
 use crate::support::gate::{CENTURY, hold, limiter};
-use crate::support::{Database, sqlx};
+use crate::support::proxy::{Fault, Point, Proxy, Way};
+use crate::support::{Database, limiter_at, sqlx};
 
 /// Far longer than any call takes that does not wait for a locked row.
 const SOON: Duration = Duration::from_secs(30);
@@ -259,6 +260,37 @@ async fn calls_that_wait_in_turn_share_a_connection() {
         .expect("a count");
     assert!(sessions < 10, "{sessions} sessions decided 22 calls");
     limiter.close().await;
+}
+
+/// The flushes that some calls take on a row that is locked for long each time.
+async fn flushes(delayed: &[Point]) -> u32 {
+    let database = Database::migrated().await;
+    database
+        .execute(
+            "CREATE FUNCTION slowly() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN PERFORM pg_sleep(0.002); RETURN NEW; END $$;
+             CREATE TRIGGER slowly BEFORE UPDATE ON rate_limit.rate_limits FOR EACH ROW EXECUTE PROCEDURE slowly()",
+        )
+        .await;
+    let proxy = Proxy::before(&database.url).await;
+    for point in delayed {
+        proxy.put(Fault::always(*point, Way::Delay(Duration::from_millis(40))));
+    }
+    let limiter = limiter_at(&proxy.url, limits(), |config| config.lanes = 1);
+    for _ in 0..50 {
+        allowed(&limiter, [Item::new("a", "k")]).await;
+    }
+    limiter.close().await;
+    proxy.count(|seen| &seen.flushes)
+}
+
+/// Where others wait for a row, a commit unlocks it before it is on disk. That takes another statement, which saves no time if the
+/// server is farther away than its disk.
+#[tokio::test]
+async fn a_call_to_a_server_far_away_is_one_round_trip() {
+    let slow_disk = flushes(&[Point::Flush]).await;
+    assert!(slow_disk > 30, "{slow_disk} flushes");
+    let far_away = flushes(&[Point::Statement, Point::Flush]).await;
+    assert!(far_away < 10, "{far_away} flushes");
 }
 
 async fn enqueue(queue: Queue, job: Job) -> Result<pg_limiter::queue::Enqueued, Error> {
