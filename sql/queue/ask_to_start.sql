@@ -13,16 +13,8 @@ CREATE OR REPLACE FUNCTION rate_limit._ask_to_start(
   limit_kinds text[], limit_rates double precision[], limit_periods bigint[], limit_capacities double precision[],
   limit_starts bigint[]
 ) RETURNS TABLE (
-  job_group rate_limit.groups,
-  admitted_ids bigint[],
-  starts_at bigint,
-  goes_on boolean,
-  stops boolean,
-  ready_at bigint,
-  refused_id bigint,
-  slowest_item integer,
-  pays boolean,
-  asked_at bigint
+  job_group rate_limit.groups, admitted_ids bigint[], starts_at bigint, goes_on boolean, stops boolean, ready_at bigint,
+  refused_id bigint, slowest_item integer, pays boolean, asked_at bigint
 ) LANGUAGE plpgsql VOLATILE
 SET search_path = pg_catalog, pg_temp
 AS $function$

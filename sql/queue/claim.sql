@@ -41,14 +41,8 @@ CREATE OR REPLACE FUNCTION rate_limit._claim(
   limit_starts bigint[], listens boolean DEFAULT true, passed_over integer DEFAULT 0,
   limit_shards integer[] DEFAULT NULL
 ) RETURNS TABLE (
-  job_id bigint,
-  job_starts integer,
-  job_start_in bigint,
-  next_in bigint,
-  lapsed boolean,
-  look_again boolean,
-  blocked_names text[],
-  passed integer
+  job_id bigint, job_starts integer, job_start_in bigint, next_in bigint, lapsed boolean, look_again boolean,
+  blocked_names text[], passed integer
 ) LANGUAGE plpgsql VOLATILE SECURITY DEFINER
 SET search_path = pg_catalog, pg_temp SET enable_seqscan = off SET enable_bitmapscan = off SET enable_hashjoin = off
 SET enable_mergejoin = off SET enable_indexscan = on SET enable_nestloop = on SET enable_sort = on SET jit = off

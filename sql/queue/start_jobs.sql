@@ -66,11 +66,7 @@ BEGIN
       pick.job_ids, groups, clock, horizon, limit_names, limit_kinds, limit_rates, limit_periods, limit_capacities, limit_starts);
   END IF;
 
-  has_slots := coalesce(pick.has_slots, false) OR EXISTS (
-    SELECT
-    FROM unnest(groups) AS g
-    WHERE g.slot_name IS NOT NULL
-  );
+  has_slots := coalesce(pick.has_slots, false) OR EXISTS (SELECT FROM unnest(groups) AS g WHERE g.slot_name IS NOT NULL);
   IF has_slots THEN
     waiting := '{}';
     slot_buckets := rate_limit._lock_slots(pick.job_ids, groups, clock, slot_limit_names);
