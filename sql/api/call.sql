@@ -21,9 +21,10 @@ BEGIN
       USING ERRCODE = 'invalid_parameter_value', HINT = 'Call acquire, and release.';
   END IF;
   IF op IN ('limit', 'enforce') AND at IS NULL THEN
+    -- The column has a collation of its own, with which a session would compile all functions again.
     taken := rate_limit._decide_one(
-      rule.name, key, rule.kind, rule.rate, rule.period, coalesce(rule.capacity, rule.rate), rule.max_reserved, rule.start,
-      coalesce(rule.resolution, 1), rule.shards, count, 1, reserve);
+      rule.name COLLATE "default", key, rule.kind, rule.rate, rule.period, coalesce(rule.capacity, rule.rate), rule.max_reserved,
+      rule.start, coalesce(rule.resolution, 1), rule.shards, count, 1, reserve);
     ok := taken[1] = 1;
     retry_after := taken[2] * interval '1 microsecond';
     value := taken[3];
@@ -38,9 +39,9 @@ BEGIN
     -- NULL selects the defaults, and is faster. This is an assignment because the server logs the text of a failing SELECT.
     decided := rate_limit._decide(
       ARRAY[rule.kind], ARRAY[rule.rate], ARRAY[rule.period], ARRAY[rule.capacity], ARRAY[rule.max_reserved], ARRAY[rule.start],
-      ARRAY[rule.resolution], CASE WHEN rule.shards <> 1 THEN ARRAY[rule.shards] END, ARRAY[rule.name], ARRAY[key], NULL, NULL,
-      ARRAY[count], CASE WHEN op = 'check' THEN ARRAY[op] END, CASE WHEN reserve THEN ARRAY[reserve] END, NULL, NULL,
-      CASE WHEN at IS NOT NULL THEN ARRAY[(extract(epoch FROM at) * 1000000)::bigint] END,
+      ARRAY[rule.resolution], CASE WHEN rule.shards <> 1 THEN ARRAY[rule.shards] END, ARRAY[rule.name COLLATE "default"],
+      ARRAY[key], NULL, NULL, ARRAY[count], CASE WHEN op = 'check' THEN ARRAY[op] END, CASE WHEN reserve THEN ARRAY[reserve] END,
+      NULL, NULL, CASE WHEN at IS NOT NULL THEN ARRAY[(extract(epoch FROM at) * 1000000)::bigint] END,
       CASE WHEN op = 'acquire' THEN ARRAY[lease_id] END);
     ok := decided.call_admitted IS NULL OR decided.call_admitted[1] = 1;
     retry_after := decided.call_waits[1] * interval '1 microsecond';

@@ -33,7 +33,7 @@ BEGIN
     RAISE EXCEPTION 'another transaction has just defined the limit "%"', rule.name
       USING ERRCODE = 'serialization_failure', HINT = 'Retry the transaction.';
   END IF;
-  PERFORM rate_limit._notify('rate_limit_limits', rule.name); -- for programs that follow the stored limits
+  PERFORM rate_limit._notify('rate_limit_limits', rule.name COLLATE "default"); -- for programs that follow the stored limits
   RETURN true;
 END
 $function$;

@@ -85,7 +85,8 @@ BEGIN
     WHERE j.id = job.id;
     job_states[nth] := job.state;
     IF job.state <> 'dead' THEN
-      PERFORM rate_limit._ring(job.queue, CASE WHEN is_held OR reason = 'unstarted' THEN clock + delay ELSE job.run_at END);
+      PERFORM rate_limit._ring(
+        job.queue COLLATE "default", CASE WHEN is_held OR reason = 'unstarted' THEN clock + delay ELSE job.run_at END);
     END IF;
   END LOOP;
 END

@@ -36,7 +36,7 @@ BEGIN
     VALUES (queue_name, worker_name, clock, slots)
     ON CONFLICT ON CONSTRAINT workers_pkey DO UPDATE
     SET known_slots = excluded.known_slots;
-    PERFORM rate_limit._wake_groups(g.slot_name, g.slot_key, 1, NULL, NULL, true)
+    PERFORM rate_limit._wake_groups(g.slot_name COLLATE "default", g.slot_key, 1, NULL, NULL, true)
     FROM (
       SELECT DISTINCT g.slot_name, g.slot_key
       FROM rate_limit.groups AS g

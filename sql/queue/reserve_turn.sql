@@ -31,7 +31,8 @@ BEGIN
   WHERE j.id = job.id;
   IF ready > job.expires_at THEN
     PERFORM rate_limit._job_cancel(
-      job.queue, job.id, limit_names, limit_kinds, limit_rates, limit_periods, limit_capacities, limit_starts, limit_shards);
+      job.queue COLLATE "default", job.id, limit_names, limit_kinds, limit_rates, limit_periods, limit_capacities, limit_starts,
+      limit_shards);
     UPDATE rate_limit.jobs AS j
     SET last_error = 'expired: its tokens would have come after its max_age'
     WHERE j.id = job.id;

@@ -88,7 +88,7 @@ BEGIN
     RETURN;
   END IF;
   IF bucket_keys IS NULL THEN
-    PERFORM rate_limit._wake_groups(bucket_names[1], w.slot_key, 1, NULL, NULL, false)
+    PERFORM rate_limit._wake_groups(bucket_names[1] COLLATE pg_catalog."default", w.slot_key, 1, NULL, NULL, false)
     FROM (
       SELECT DISTINCT g.slot_key
       FROM rate_limit.groups AS g
@@ -132,6 +132,6 @@ BEGIN
     free := free - leases[3 * nth + 1];
   END LOOP;
   PERFORM rate_limit._wake_groups(
-    bucket.name, bucket.key, greatest(free, 0)::integer, free, leases[2]::bigint, true);
+    bucket.name COLLATE "default", bucket.key, greatest(free, 0)::integer, free, leases[2]::bigint, true);
 END
 $function$;

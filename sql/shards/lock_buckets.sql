@@ -12,7 +12,7 @@ BEGIN
     FROM unnest(bucket_names, bucket_keys) AS u (name, key)
     ORDER BY 1, 2
   LOOP
-    PERFORM rate_limit._bucket_rows(bucket.name, bucket.key, 1, true, true);
+    PERFORM rate_limit._bucket_rows(bucket.name COLLATE "default", bucket.key, 1, true, true);
   END LOOP;
 END
 $function$;

@@ -86,6 +86,49 @@ async fn call(limiter: &Limiter, pool: &PgPool) {
     }
 }
 
+/// The calls of those who use no library.
+async fn sql_forms(pool: &PgPool) {
+    let all = r#"'[{"name": "few", "key": "x", "kind": "token_bucket", "rate": 9, "period": "1 hour"},
+                   {"name": "window", "key": "x", "kind": "sliding_window", "rate": 9, "period": "1 hour"}]'"#;
+    let forms = [
+        "limit_with('few', 'a', kind => 'token_bucket', rate => 9, period => '1 hour')".to_owned(),
+        "check_with('few', 'b', kind => 'fixed_window', rate => 9, period => '1 hour')".to_owned(),
+        "limit_with('shards', 'a', kind => 'token_bucket', rate => 9, period => '1 hour', shards => 4)".to_owned(),
+        "acquire_with('slot', 'a', capacity => 1)".to_owned(),
+        format!("limit_all_with({all})"),
+        "limit('defined', 'a')".to_owned(),
+        "reset('few', 'a')".to_owned(),
+    ];
+    let define = "SELECT rate_limit.define('defined', kind => 'token_bucket', rate => 9, period => '1 hour')";
+    sqlx::query(define).execute(pool).await.expect(define);
+    let mut sessions = Vec::new();
+    while sessions.len() < 5 {
+        sessions.push(pool.acquire().await.expect("a session"));
+    }
+    for session in &mut sessions {
+        for form in &forms {
+            let sql = format!("SELECT rate_limit.{form}");
+            sqlx::raw_sql(sqlx::AssertSqlSafe(sql)).execute(&mut **session).await.expect(form);
+        }
+    }
+}
+
+/// PL/pgSQL compiles a function once for each collation of its arguments, and plans its statements each time. The functions of frequent
+/// calls have one.
+async fn compiled_once(pool: &PgPool) {
+    let twice = "SELECT string_agg(f.ident, ', ') FROM (
+          SELECT ident FROM pg_backend_memory_contexts WHERE name = 'PL/pgSQL function' GROUP BY ident HAVING count(*) > 1
+        ) AS f";
+    let mut sessions = Vec::new();
+    while sessions.len() < 5 {
+        sessions.push(pool.acquire().await.expect("a session"));
+    }
+    for session in &mut sessions {
+        let twice: Option<String> = sqlx::query_scalar(twice).fetch_one(&mut **session).await.expect(twice);
+        assert_eq!(twice, None);
+    }
+}
+
 #[tokio::test]
 async fn no_statement_is_planned_in_each_call() {
     let settings = [
@@ -124,6 +167,10 @@ async fn no_statement_is_planned_in_each_call() {
     let queue = Queue::with_config(&limiter, "in turns", config).expect("a queue");
     work(&queue, &pool, |nth| Job::new(("narrow", "shared"), &1).expect("a job").group(format!("t{}", nth % 5))).await;
 
+    sql_forms(&pool).await;
+    if version.as_str() >= "140000" {
+        compiled_once(&pool).await;
+    }
     let seen = "SELECT count(*) FROM pg_stat_statements WHERE calls >= 60 AND query LIKE '%rate_limit.jobs%'";
     assert!(server.count(seen).await > 20);
     let planned =
