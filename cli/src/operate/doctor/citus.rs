@@ -73,23 +73,17 @@ fn node(result: &str) -> (String, u32, u32) {
 fn judge(version: String, nodes: [i64; 2], is_coordinator: bool, is_distributed: bool, is_colocated: bool) -> Finding {
     let [active, inactive] = nodes;
     let found = format!("Citus {version}, {}", many(active.unsigned_abs(), "active node"));
-    if !is_distributed {
-        return Finding::note(format!("{found}; the limiter's tables are local to this node"))
-            .advise("pg-limiter migrate --distributed -- to spread them; \"Beyond one machine\" says when that helps");
+    match (is_distributed, is_coordinator, is_colocated, inactive) {
+        (false, ..) => Finding::note(format!("{found}; the limiter's tables are local to this node"))
+            .advise("pg-limiter migrate --distributed -- to spread them; \"Beyond one machine\" says when that helps"),
+        (_, false, ..) => Finding::warning(format!("{found}; this node is not the coordinator"))
+            .advise("Connect to the coordinator: the queue's tables and the migrations are there."),
+        (_, _, false, _) => Finding::problem(format!("{found}; answers is not distributed with rate_limits"))
+            .advise("pg-limiter migrate --distributed"),
+        (.., 1..) => Finding::problem(format!("{found}, {inactive} inactive"))
+            .advise("SELECT citus_activate_node(..); -- calls on the keys of an inactive node fail"),
+        _ => Finding::ok(format!("{found}; the tables are distributed by key")),
     }
-    if !is_coordinator {
-        return Finding::warning(format!("{found}; this node is not the coordinator"))
-            .advise("Connect to the coordinator: the queue's tables and the migrations are there.");
-    }
-    if !is_colocated {
-        return Finding::problem(format!("{found}; answers is not distributed with rate_limits"))
-            .advise("pg-limiter migrate --distributed");
-    }
-    if inactive > 0 {
-        return Finding::problem(format!("{found}, {inactive} inactive"))
-            .advise("SELECT citus_activate_node(..); -- calls on the keys of an inactive node fail");
-    }
-    Finding::ok(format!("{found}; the tables are distributed by key"))
 }
 
 fn functions(nodes: &[Node]) -> Finding {
@@ -106,18 +100,17 @@ fn functions(nodes: &[Node]) -> Finding {
 }
 
 fn prepared(nodes: &[Node]) -> Finding {
-    if nodes.iter().flatten().any(|(.., most)| *most == 0) {
-        return Finding::problem("max_prepared_transactions is 0 on a node, so calls on several nodes fail")
-            .advise("ALTER SYSTEM SET max_prepared_transactions = 200; -- on each node, and restart it");
-    }
-    match nodes.iter().flatten().map(|(_, left, _)| left).sum::<u32>() {
-        0 => Finding::ok("none is older than a minute"),
-        left => {
-            let found = format!("{} older than a minute, with locked rows", many(left.into(), "prepared transaction"));
-            Finding::warning(found).advise(
-                "SELECT recover_prepared_transactions(); -- Citus runs it by itself every citus.recover_2pc_interval",
-            )
+    let left: u32 = nodes.iter().flatten().map(|(_, left, _)| left).sum();
+    let found = format!("{} older than a minute, with locked rows", many(left.into(), "prepared transaction"));
+    match left {
+        _ if nodes.iter().flatten().any(|(.., most)| *most == 0) => {
+            Finding::problem("max_prepared_transactions is 0 on a node, so calls on several nodes fail")
+                .advise("ALTER SYSTEM SET max_prepared_transactions = 200; -- on each node, and restart it")
         }
+        0 => Finding::ok("none is older than a minute"),
+        _ => Finding::warning(found).advise(
+            "SELECT recover_prepared_transactions(); -- Citus runs it by itself every citus.recover_2pc_interval",
+        ),
     }
 }
 

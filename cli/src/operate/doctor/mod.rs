@@ -42,8 +42,7 @@ pub(crate) async fn run(args: DoctorArgs, database: Database) -> Result<ExitCode
 
 /// The findings of the checks with the default arguments.
 pub(crate) async fn findings(options: &PgConnectOptions, schema: &Schema) -> Result<Findings> {
-    let args = DoctorArgs { tserver: None, old_transaction: OLD_TRANSACTION, json: false };
-    Ok(report(&args, options, schema).await?.0)
+    Ok(report(&DoctorArgs { tserver: None, old_transaction: OLD_TRANSACTION, json: false }, options, schema).await?.0)
 }
 
 async fn report(args: &DoctorArgs, options: &PgConnectOptions, schema: &Schema) -> Result<Report> {
@@ -70,7 +69,7 @@ async fn examine(args: &DoctorArgs, session: &mut Session, report: &mut Report) 
     if let Some(settings) = report.made("settings", Settings::read(session).await)? {
         report.add("durability", settings.durability(session.is_yugabyte));
         report.add_made("writing", settings.writable(session).await)?;
-        limiter(args, session, &settings, report).await?;
+        limiter(session, &settings, args.old_transaction, report).await?;
         report.add_made("connections", settings::connections(session).await)?;
         report.add("time-outs", settings.timeouts());
         if !session.is_yugabyte {
@@ -81,13 +80,8 @@ async fn examine(args: &DoctorArgs, session: &mut Session, report: &mut Report) 
     report.add_made("start-up settings", server::startup_settings(session).await)
 }
 
-/// Checks the limiter's objects in this database.
-async fn limiter(
-    args: &DoctorArgs,
-    session: &mut Session,
-    settings: &Settings,
-    report: &mut Report,
-) -> sqlx::Result<()> {
+/// Checks the limiter's objects in this database. `longest`: the age from which an open transaction is reported.
+async fn limiter(session: &mut Session, settings: &Settings, longest: Length, report: &mut Report) -> sqlx::Result<()> {
     let Some(tables) = report.made("schema", schema::tables(session).await)? else { return Ok(()) };
     report.add_made("schema", schema::version(session, &tables).await)?;
     if !tables.contains("rate_limits") {
@@ -119,18 +113,15 @@ async fn limiter(
     }
     report.add_made("idle rows", table::idle_rows(session).await)?;
     if !session.is_yugabyte {
-        let longest = args.old_transaction.into();
-        report.add_made("old transactions", table::transactions(session, longest, piles_up).await)?;
+        report.add_made("old transactions", table::transactions(session, longest.into(), piles_up).await)?;
     }
-    if !tables.contains(schema::JOBS) {
-        return Ok(());
-    }
-    report.add_made("jobs", jobs::check(session).await)?;
-    report.0.extend(jobs::ids(session).await.map(|finding| ("ids of jobs", finding)));
-    if !session.is_yugabyte {
-        report.add_made("notifications", jobs::notifications(session).await)?;
-        let size = Table::read(session, schema::JOBS).await.map(|table| table.size());
-        report.add_made("table of jobs", size)?;
+    if tables.contains(schema::JOBS) {
+        report.add_made("jobs", jobs::check(session).await)?;
+        report.0.extend(jobs::ids(session).await.map(|finding| ("ids of jobs", finding)));
+        if !session.is_yugabyte {
+            report.add_made("notifications", jobs::notifications(session).await)?;
+            report.add_made("table of jobs", Table::read(session, schema::JOBS).await.map(|table| table.size()))?;
+        }
     }
     Ok(())
 }

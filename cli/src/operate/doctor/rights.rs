@@ -73,16 +73,13 @@ struct Rights {
 
 /// `installed` has for each function its name, its signature, and whether the role may call it.
 fn rights(of: Use, installed: &[(String, String, bool)]) -> Rights {
-    let mut rights = Rights { of, may: Names::new(), not: Names::new() };
-    for function in of.functions().map(|function| function.signature) {
+    // Another check reports functions that are not installed.
+    let may_call = |function: &str| {
         let found = installed.iter().filter(|(name, signature, _)| name == function || signature == function);
-        match found.map(|(_, _, may)| *may).reduce(|one, other| one && other) {
-            Some(true) => rights.may.insert(function),
-            Some(false) => rights.not.insert(function),
-            None => false, // Another check reports it.
-        };
-    }
-    rights
+        found.map(|(_, _, may)| *may).reduce(|one, other| one && other)
+    };
+    let functions = |may| of.functions().map(|one| one.signature).filter(|one| may_call(one) == Some(may)).collect();
+    Rights { of, may: functions(true), not: functions(false) }
 }
 
 /// The uses that the role has all grants for, with the single functions of others; the uses that it has no grants for; and the uses
@@ -103,9 +100,8 @@ fn judge_uses(installed: &[(String, String, bool)], reads: bool) -> Judgement {
     }
     let app = rights(Use::App, installed).may;
     for Rights { of, may, .. } in uses.iter().filter(|rights| !rights.of.needs_all()) {
-        let some: Names = may.intersection(&unexplained).copied().collect();
-        if !some.is_empty() && (!some.is_subset(&app) || app.is_subset(may)) {
-            let some: Vec<_> = some.into_iter().collect();
+        let some: Vec<_> = may.intersection(&unexplained).copied().collect();
+        if !some.is_empty() && (!some.iter().all(|function| app.contains(function)) || app.is_subset(may)) {
             may_call.push((*of, format!("{of} (only {})", some.join(", "))));
             unexplained.retain(|function| !may.contains(function));
         }

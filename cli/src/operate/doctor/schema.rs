@@ -42,20 +42,19 @@ fn migrate(schema: &Schema) -> String {
 
 pub(super) async fn version(session: &mut Session, tables: &BTreeSet<String>) -> sqlx::Result<Finding> {
     let schema = session.schema.clone();
-    let migrate = migrate(&schema);
+    let (migrate, found) = (migrate(&schema), format!("the schema \"{schema}\""));
     if !tables.contains("rate_limits") {
-        let found =
-            format!("the schema \"{schema}\" does not contain the tables of the limiter, so they were not checked");
-        return Ok(Finding::problem(found).advise(format!("{migrate}, or select another schema with --schema.")));
+        let what = "does not contain the tables of the limiter, so they were not checked";
+        return Ok(Finding::problem(format!("{found} {what}"))
+            .advise(format!("{migrate}, or select another schema with --schema.")));
     }
     if !tables.contains(HISTORY) {
-        let found =
-            format!("the schema \"{schema}\" was migrated with printed SQL, not by pg-limiter: its version is unknown");
-        return Ok(Finding::note(found));
+        let how = "was migrated with printed SQL, not by pg-limiter: its version is unknown";
+        return Ok(Finding::note(format!("{found} {how}")));
     }
     let sql = format!("SELECT coalesce(max(version), 0) FROM {}", session.table(HISTORY));
     let (version,): (i32,) = session.row(&sql).await?;
-    let found = format!("the schema \"{schema}\" is at version {version}");
+    let found = format!("{found} is at version {version}");
     let newest = migrations(&schema, Part::ALL).last().map_or(0, |migration| migration.version);
     Ok(if version < newest {
         Finding::warning(format!("{found}, the newest is {newest}")).advise(format!("{migrate}."))

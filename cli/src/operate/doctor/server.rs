@@ -48,12 +48,8 @@ fn judge_engine(text: &str) -> (Finding, bool) {
         (Some(release), Some(_), Some(_)) => {
             Finding::note(format!("YugabyteDB {release}: pg-limiter is designed for it, but has not been run on it"))
         }
-        _ => {
-            let name = other.map_or_else(|| shown(text, 80), str::to_owned);
-            Finding::problem(format!("{name}: not supported")).advise(
-                "Use PostgreSQL or YugabyteDB: the functions are written in PL/pgSQL and rely on their row locks.",
-            )
-        }
+        _ => Finding::problem(format!("{}: not supported", other.map_or_else(|| shown(text, 80), str::to_owned)))
+            .advise("Use PostgreSQL or YugabyteDB: the functions are written in PL/pgSQL and rely on their row locks."),
     };
     (finding, release.is_some())
 }
@@ -90,16 +86,16 @@ pub(super) async fn isolation(session: &mut Session) -> sqlx::Result<Finding> {
 }
 
 fn judge_levels(serializable: &str, read_committed: &str) -> Finding {
-    if serializable != SERIALIZABLE {
-        return Finding::problem(format!("SERIALIZABLE transactions run as {serializable} here"))
-            .advise("Configure the server, or the pooler in front of it, to keep the isolation level of BEGIN.");
+    match (serializable, read_committed) {
+        (SERIALIZABLE, READ_COMMITTED) => Finding::ok("SERIALIZABLE and READ COMMITTED are in force when requested"),
+        (SERIALIZABLE, _) => {
+            Finding::warning(format!("SERIALIZABLE is in force, but READ COMMITTED is {read_committed} here"))
+                .advise("Use Isolation::Serializable, or set the tserver flag yb_enable_read_committed_isolation=true:")
+                .advise("without it, READ COMMITTED transactions that need the same row fail instead of waiting.")
+        }
+        _ => Finding::problem(format!("SERIALIZABLE transactions run as {serializable} here"))
+            .advise("Configure the server, or the pooler in front of it, to keep the isolation level of BEGIN."),
     }
-    if read_committed != READ_COMMITTED {
-        return Finding::warning(format!("SERIALIZABLE is in force, but READ COMMITTED is {read_committed} here"))
-            .advise("Use Isolation::Serializable, or set the tserver flag yb_enable_read_committed_isolation=true:")
-            .advise("without it, READ COMMITTED transactions that need the same row fail instead of waiting.");
-    }
-    Finding::ok("SERIALIZABLE and READ COMMITTED are in force when requested")
 }
 
 const READINGS: usize = 5;

@@ -16,6 +16,9 @@ use pg_limiter::Schema;
 const BOUNDS: &str = "SET LOCAL statement_timeout = '10s'; SET LOCAL lock_timeout = '1s'; \
                       SET LOCAL search_path = pg_catalog, pg_temp";
 
+/// Without [`BOUNDS`]: they would change settings that a query reads, and other engines may not know them.
+pub(super) const PLAIN: &str = "BEGIN READ ONLY";
+
 /// Client timeout, longer than the server's own.
 const PATIENCE: Duration = Duration::from_secs(20);
 
@@ -44,11 +47,10 @@ impl Session {
             },
             Err(error) => return Err(cannot_connect(error)),
         };
-        let (schema, name, names) = (schema.clone(), literal(schema.name()), function_names(schema));
-        let of_schema = format!("JOIN pg_namespace AS n ON n.nspname = {name} AND n.oid =");
+        let (schema, schema_literal, names) = (schema.clone(), literal(schema.name()), function_names(schema));
+        let of_schema = format!("JOIN pg_namespace AS n ON n.nspname = {schema_literal} AND n.oid =");
         let relations = format!("pg_class AS c {of_schema} c.relnamespace");
         let functions = format!("pg_proc AS p {of_schema} p.pronamespace AND p.proname IN ({names})");
-        let schema_literal = name;
         Ok(Self { connection, options, refused, schema, schema_literal, relations, functions, is_yugabyte: false })
     }
 
@@ -61,8 +63,7 @@ impl Session {
     }
 
     pub(super) async fn rows_at<T: Columns>(&mut self, isolation: &str, sql: &str) -> sqlx::Result<Vec<T>> {
-        let begin = format!("BEGIN ISOLATION LEVEL {isolation} READ ONLY; {BOUNDS}");
-        ask(&mut self.connection, &begin, sql).await
+        ask(&mut self.connection, &format!("BEGIN ISOLATION LEVEL {isolation} READ ONLY; {BOUNDS}"), sql).await
     }
 
     /// The name of an object in the limiter's schema, as SQL.
@@ -82,19 +83,15 @@ impl<T: for<'r> FromRow<'r, PgRow>> Columns for T {}
 
 /// Returns the first row of a query without [`BOUNDS`].
 pub(super) async fn plain_row<T: Columns>(connection: &mut PgConnection, sql: &str) -> sqlx::Result<T> {
-    first(plain_rows(connection, sql).await?)
-}
-
-/// Runs a query without [`BOUNDS`]: they would change the settings that it reads, and other engines may not know them.
-pub(super) async fn plain_rows<T: Columns>(connection: &mut PgConnection, sql: &str) -> sqlx::Result<Vec<T>> {
-    ask(connection, "BEGIN READ ONLY", sql).await
+    first(ask(connection, PLAIN, sql).await?)
 }
 
 pub(super) fn first<T>(rows: Vec<T>) -> sqlx::Result<T> {
     rows.into_iter().next().ok_or(sqlx::Error::RowNotFound)
 }
 
-async fn ask<T: Columns>(connection: &mut PgConnection, begin: &str, sql: &str) -> sqlx::Result<Vec<T>> {
+/// `begin`: [`PLAIN`], or a begin with [`BOUNDS`].
+pub(super) async fn ask<T: Columns>(connection: &mut PgConnection, begin: &str, sql: &str) -> sqlx::Result<Vec<T>> {
     let message = AssertSqlSafe(format!("{begin}; {sql}; ROLLBACK"));
     let answer = async {
         let result = sqlx::raw_sql(message).fetch_all(&mut *connection).await;
@@ -105,8 +102,7 @@ async fn ask<T: Columns>(connection: &mut PgConnection, begin: &str, sql: &str) 
         result
     };
     let no_answer = |_| Error::new(ErrorKind::TimedOut, format!("no answer within {PATIENCE:?}"));
-    let rows = tokio::time::timeout(PATIENCE, answer).await.map_err(no_answer)??;
-    rows.iter().map(T::from_row).collect()
+    tokio::time::timeout(PATIENCE, answer).await.map_err(no_answer)??.iter().map(T::from_row).collect()
 }
 
 /// Quotes a string. The result is correct with any `standard_conforming_strings`.

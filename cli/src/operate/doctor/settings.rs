@@ -3,7 +3,7 @@
 use std::collections::HashMap;
 use std::fmt::Display;
 
-use crate::operate::doctor::session::plain_rows;
+use crate::operate::doctor::session::{PLAIN, ask};
 use crate::operate::doctor::{Finding, Session};
 use crate::text::many;
 
@@ -16,13 +16,12 @@ const USUAL_PREDICATE_LOCKS: i64 = 64;
 const USUAL_DEADLOCK_TIMEOUT: i64 = 1000;
 
 /// Values and their sources, as a new session of this role gets them, without changes that this session made.
-#[derive(Debug)]
 pub(super) struct Settings(HashMap<String, (String, String)>);
 
 impl Settings {
     pub(super) async fn read(session: &mut Session) -> sqlx::Result<Self> {
         let sql = "SELECT name, coalesce(reset_val, ''), source FROM pg_settings";
-        let rows: Vec<(String, String, String)> = plain_rows(&mut session.connection, sql).await?;
+        let rows: Vec<(String, String, String)> = ask(&mut session.connection, PLAIN, sql).await?;
         Ok(Self(rows.into_iter().map(|(name, value, source)| (name, (value, source))).collect()))
     }
 
@@ -48,26 +47,21 @@ impl Settings {
     }
 
     pub(super) fn timeouts(&self) -> Finding {
-        let shorter =
-            |name: &&str, most| self.number(name).is_some_and(|milliseconds| (1..most).contains(&milliseconds));
+        let shorter = |name: &&str, most| self.number(name).is_some_and(|value| (1..most).contains(&value));
         let short: Vec<&str> = TIMEOUTS.into_iter().filter(|name| shorter(name, SHORT)).collect();
         let set = TIMEOUTS.iter().filter(|name| shorter(name, i64::MAX)).map(|name| self.shown(name));
         let shown = set.collect::<Vec<_>>().join(", ");
         let found = if shown.is_empty() { "none is set".to_owned() } else { format!("{shown} (in ms)") };
-        if !short.is_empty() {
-            let short = short.join(", ");
-            return Finding::warning(found)
-                .advise(format!(
-                    "{short}: less than a second ends transactions that only wait for a row lock. Raise it:"
-                ))
-                .advise("LimiterConfig::retry bounds the limiter's own statements, whatever statement_timeout is.");
-        }
-        if self.get("idle_in_transaction_session_timeout") == Some("0") {
-            return Finding::note(found)
+        let short = short.join(", ");
+        match self.get("idle_in_transaction_session_timeout") {
+            _ if !short.is_empty() => Finding::warning(found)
+                .advise(format!("{short}: less than a second ends transactions that only wait for a row lock. Raise it:"))
+                .advise("LimiterConfig::retry bounds the limiter's own statements, whatever statement_timeout is."),
+            Some("0") => Finding::note(found)
                 .advise("A client that hangs in a transaction keeps the rows locked that it took tokens from. To end such transactions:")
-                .advise("ALTER ROLE app_role SET idle_in_transaction_session_timeout = '1min';");
+                .advise("ALTER ROLE app_role SET idle_in_transaction_session_timeout = '1min';"),
+            _ => Finding::ok(found),
         }
-        Finding::ok(found)
     }
 
     pub(super) fn locks(&self) -> Finding {
@@ -110,17 +104,13 @@ impl Settings {
 
     pub(super) async fn writable(&self, session: &mut Session) -> sqlx::Result<Finding> {
         let (standby,) = session.row("SELECT pg_is_in_recovery()").await?;
-        Ok(if standby {
-            Finding::problem("this is a standby: it cannot take tokens").advise(
-                "Use the URL of the primary. With a list of hosts or a load balancer, select the server that accepts writes.",
-            )
-        } else if self.get("default_transaction_read_only") == Some("on") {
-            Finding::problem(format!("transactions are read-only: {}", self.shown("default_transaction_read_only")))
-                .advise(
-                    "ALTER ROLE app_role RESET default_transaction_read_only; -- or ALTER DATABASE, or postgresql.conf",
-                )
-        } else {
-            Finding::ok("a primary, and transactions may write")
+        const READ_ONLY: &str = "default_transaction_read_only";
+        Ok(match self.get(READ_ONLY) {
+            _ if standby => Finding::problem("this is a standby: it cannot take tokens")
+                .advise("Use the URL of the primary. With a list of hosts or a load balancer, select the server that accepts writes."),
+            Some("on") => Finding::problem(format!("transactions are read-only: {}", self.shown(READ_ONLY)))
+                .advise("ALTER ROLE app_role RESET default_transaction_read_only; -- or ALTER DATABASE, or postgresql.conf"),
+            _ => Finding::ok("a primary, and transactions may write"),
         })
     }
 }

@@ -113,22 +113,21 @@ impl Table {
             0 => format!("no row has been updated yet, at fillfactor {fillfactor}"),
             _ => format!("{percent} % of {updates} {were} made in place (HOT), at fillfactor {fillfactor}"),
         };
-        if !self.in_the_way.is_empty() {
-            let indexes = &self.in_the_way;
-            return Finding::warning(format!("{found}; updates in place are prevented by {indexes}")).advise(format!(
-                "DROP INDEX {indexes}; -- each decision also writes to an index on a column that changes"
-            ));
-        }
         let fill = format!("ALTER TABLE {} SET (fillfactor = 70);", self.name);
-        if self.updates >= MANY_UPDATES && share < IN_PLACE {
-            return Finding::warning(found).advise(format!("{fill} -- or lower; then run VACUUM FULL once")).advise(
-                "Long transactions are another cause: while one is open, the space of dead rows is not reused.",
-            );
+        match self.in_the_way.as_str() {
+            "" if self.updates >= MANY_UPDATES && share < IN_PLACE => {
+                Finding::warning(found).advise(format!("{fill} -- or lower; then run VACUUM FULL once")).advise(
+                    "Long transactions are another cause: while one is open, the space of dead rows is not reused.",
+                )
+            }
+            "" if fillfactor.parse().is_ok_and(|percent: u32| percent > 90) => {
+                Finding::note(found).advise(format!("{fill} -- as the migrations set it"))
+            }
+            "" => Finding::ok(found),
+            indexes => Finding::warning(format!("{found}; updates in place are prevented by {indexes}")).advise(
+                format!("DROP INDEX {indexes}; -- each decision also writes to an index on a column that changes"),
+            ),
         }
-        if fillfactor.parse().is_ok_and(|percent: u32| percent > 90) {
-            return Finding::note(found).advise(format!("{fill} -- as the migrations set it"));
-        }
-        Finding::ok(found)
     }
 }
 
