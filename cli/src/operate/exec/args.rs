@@ -191,19 +191,15 @@ pub(super) enum Outcome {
 
 impl Outcome {
     pub(super) fn of_command(status: ExitStatus) -> Self {
-        Self::Code(match status.signal() {
-            Some(signal) => exit_code(signal),
-            None => status.code().and_then(|code| u8::try_from(code).ok()).unwrap_or(u8::MAX),
-        })
+        let code = || status.code().and_then(|code| u8::try_from(code).ok());
+        Self::Code(status.signal().map(exit_code).or_else(code).unwrap_or(u8::MAX))
     }
 
     pub(super) fn exit_code(&self, args: &ExecArgs) -> ExitCode {
+        let set = |failure| args.exit_code.iter().rev().find(|(of, _)| of == failure).map(|(_, code)| *code);
         ExitCode::from(match self {
             Self::Code(code) => *code,
-            Self::Failure(failure) => {
-                let set = args.exit_code.iter().rev().find(|(of, _)| of == failure);
-                set.map_or(*failure as u8, |(_, code)| *code)
-            }
+            Self::Failure(failure) => set(failure).unwrap_or(*failure as u8),
         })
     }
 }
@@ -216,8 +212,7 @@ pub(super) fn parse_exit_code(text: &str) -> Result<(Failure, u8), String> {
         let names: Vec<_> = values.map(|value| value.get_name().to_owned()).collect();
         format!("there is no outcome \"{name}\": use one of {}", names.join(", "))
     })?;
-    let code = code.parse().map_err(|_| format!("\"{code}\" is no exit code: use 0 to 255"))?;
-    Ok((failure, code))
+    Ok((failure, code.parse().map_err(|_| format!("\"{code}\" is no exit code: use 0 to 255"))?))
 }
 
 /// The window of a job.

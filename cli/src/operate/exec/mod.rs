@@ -43,10 +43,7 @@ async fn hold(args: &ExecArgs, database: Database) -> Result<Outcome> {
     };
     let outcome = work::work(args, &lease, &mut signals).await;
     // The token of a run that may go on elsewhere, or that may have succeeded, stays spent.
-    let failed = match outcome {
-        Outcome::Code(code) => code != 0,
-        Outcome::Failure(failure) => failure == Failure::NotStarted,
-    };
+    let failed = matches!(outcome, Outcome::Code(1..) | Outcome::Failure(Failure::NotStarted));
     let (names, was_held) = (args.names(), !lease.ends_in().is_zero());
     match release(&limiter, args, lease, if failed { &names[..1] } else { &[] }).await {
         Ok(true) => {}
@@ -159,16 +156,12 @@ type Attempt = Result<Result<Lease, Decision>, Error>;
 
 async fn attempt(limiter: &Limiter, args: &ExecArgs) -> Attempt {
     let call = args.call(LeaseId::random());
-    match limiter.acquire(call.clone()).await {
-        Ok(acquired) => Ok(acquired.into_lease()),
-        Err(error) => {
-            if matches!(error, Error::OutcomeUnknown { .. }) {
-                // This process ends before the library has done so in the background.
-                let _ = tokio::time::timeout(PATIENCE, limiter.release(call)).await;
-            }
-            Err(error)
-        }
+    let acquired = limiter.acquire(call.clone()).await;
+    if let Err(Error::OutcomeUnknown { .. }) = acquired {
+        // This process ends before the library has done so in the background.
+        let _ = tokio::time::timeout(PATIENCE, limiter.release(call)).await;
     }
+    acquired.map(|acquired| acquired.into_lease())
 }
 
 /// Waits for the answer to an attempt, because a statement that is on its way may still take the slots, and releases them.

@@ -59,9 +59,7 @@ impl Processes {
         if let Some(input) = guard.as_mut().and_then(|guard| guard.shell.stdin.as_mut()) {
             let _ = writeln!(input, "{leader} {}", grace.as_millis() / 100); // It fails if the guard has ended.
         }
-        if let Some(terminal) = &terminal {
-            terminal.offer(leader);
-        }
+        terminal.iter().for_each(|terminal| terminal.offer(leader));
         let (terminated, status) = (HashMap::new(), None);
         Ok(Self { leader, status, foreign, terminated, is_interrupted: false, changes, terminal, guard })
     }
@@ -79,11 +77,8 @@ impl Processes {
     /// # Cancel safety
     /// Safe.
     pub(crate) async fn change(&mut self) {
-        let change = match self.status {
-            None => Some(self.changes.next().await),
-            Some(_) => tokio::time::timeout(TICK, self.changes.next()).await.ok(),
-        };
-        if change == Some(Signal::TSTP.as_raw()) {
+        let patience = if self.status.is_none() { Duration::MAX } else { TICK };
+        if tokio::time::timeout(patience, self.changes.next()).await == Ok(Signal::TSTP.as_raw()) {
             self.send(Signal::TSTP, false);
         }
     }
@@ -118,11 +113,8 @@ impl Processes {
 
     /// Whether nothing of the command lives.
     pub(crate) fn is_over(&self) -> bool {
-        let is_empty = || match self.living() {
-            Some(living) => living.is_empty(),
-            None => process::test_kill_process_group(self.leader) == Err(Errno::SRCH),
-        };
-        self.status.is_some() && is_empty()
+        let is_group_empty = || process::test_kill_process_group(self.leader) == Err(Errno::SRCH);
+        self.status.is_some() && self.living().map_or_else(is_group_empty, |living| living.is_empty())
     }
 
     /// What lives, or `None` if the system has no list.
@@ -147,13 +139,11 @@ impl Processes {
     /// Asks those to end that have not been asked since the command has ended: an earlier signal did not reach a child that was
     /// started after it. A second later it asks once more, because a signal between fork and exec is lost if the parent handles it.
     pub(crate) fn terminate_rest(&mut self) {
-        let Some(living) = self.living() else {
-            if self.is_next_to_terminate(self.leader) {
-                self.terminate();
-            }
-            return;
-        };
-        for process in living {
+        let living = self.living();
+        if living.is_none() && self.is_next_to_terminate(self.leader) {
+            self.terminate();
+        }
+        for process in living.unwrap_or_default() {
             if self.is_next_to_terminate(process.id) {
                 let _ = process::kill_process(process.id, Signal::TERM); // It fails if the process has ended.
                 let _ = process::kill_process(process.id, Signal::CONT);
@@ -192,8 +182,7 @@ impl Processes {
 
     /// The ids of what lives, for messages.
     pub(crate) fn names(&self) -> String {
-        let ids = self.living().unwrap_or_default();
-        ids.iter().map(|process| process.id.to_string()).collect::<Vec<_>>().join(", ")
+        self.living().iter().flatten().map(|process| process.id.to_string()).collect::<Vec<_>>().join(", ")
     }
 
     /// Stops the tool with its command, so that the shell shows a stopped job, and continues both.

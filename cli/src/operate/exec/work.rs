@@ -62,10 +62,7 @@ pub(super) async fn work(args: &ExecArgs, lease: &Lease, signals: &mut Signals) 
     }
     let status = processes.status;
     processes.finish();
-    match status {
-        Some(status) if !is_stopped => Outcome::of_command(status),
-        _ => Outcome::Failure(Failure::Lost),
-    }
+    status.filter(|_| !is_stopped).map_or(Outcome::Failure(Failure::Lost), Outcome::of_command)
 }
 
 /// How the processes are made to end.
@@ -98,9 +95,7 @@ impl End {
     fn advance(&mut self, processes: &mut Processes) {
         if processes.status.is_some() {
             processes.terminate_rest();
-            if self.kill_at.is_none() {
-                self.begin(self.grace);
-            }
+            self.begin(self.grace);
         }
         let Some(late) = self.kill_at.and_then(|at| Instant::now().checked_duration_since(at)) else { return };
         processes.kill();
