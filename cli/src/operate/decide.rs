@@ -80,21 +80,18 @@ pub(crate) async fn peek(args: PeekKeyArgs, database: Database) -> Result<()> {
 fn of_bucket(balances: &Balances, other_key: Option<String>, json: bool) -> String {
     let window_ends_in = balances.limits().iter().find_map(|state| state.window_ends_in);
     if json {
-        let milliseconds = |time: Option<Duration>| time.map(json::milliseconds);
         let mut fields = json!({
             "value": balances.remaining(),
-            "full_in_ms": milliseconds(balances.full_in()),
-            "window_ends_in_ms": milliseconds(window_ends_in),
+            "full_in_ms": balances.full_in().map(json::milliseconds),
+            "window_ends_in_ms": window_ends_in.map(json::milliseconds),
         });
         if let Some(key) = other_key {
             fields["key"] = key.into();
         }
         return json::line(&fields);
     }
-    let full = match balances.full_in() {
-        Some(Duration::ZERO) | None => ", full".to_owned(),
-        Some(time) => format!(", full in {}", text::wait(time)),
-    };
+    let full_in = balances.full_in().filter(|time| !time.is_zero());
+    let full = full_in.map_or_else(|| ", full".to_owned(), |time| format!(", full in {}", text::wait(time)));
     let window = window_ends_in.map(|time| format!(", window ends in {}", text::wait(time))).unwrap_or_default();
     format!("{} left{full}{window}", text::tokens(balances.remaining()))
 }
@@ -111,15 +108,11 @@ fn of_gate(rest: Option<Duration>, json: bool) -> String {
 pub(crate) async fn decide(op: Op, args: DecideArgs, database: Database) -> Result<ExitCode> {
     let DecideArgs { what: PeekArgs { name, key, limit, secret, json }, count, leave, reserve } = args;
     let (limits, secret) = (limit.limits(&name, &database).await?, secret.read()?);
-    let mut call = Call::from(Item::new(name, key).count(count).leave(leave.unwrap_or_default()));
-    if reserve {
-        call = call.reserve();
-    }
-    let how = async |limiter: &Limiter| {
-        Ok(match op {
-            Op::Check => limiter.check(call.clone()).await?,
-            _ => limiter.limit(call.clone()).await?,
-        })
+    let call = Call::from(Item::new(name, key).count(count).leave(leave.unwrap_or_default()));
+    let call = if reserve { call.reserve() } else { call };
+    let how = async |limiter: &Limiter| match op {
+        Op::Check => Ok(limiter.check(call.clone()).await?),
+        _ => Ok(limiter.limit(call.clone()).await?),
     };
     let decision = ask((limits, secret), (op, &call), json, database, how).await?;
     output::line_if_open(if json { json::line(&json::decision(&decision)) } else { human(&decision) })?;
@@ -185,8 +178,7 @@ pub(crate) async fn block(args: BlockArgs, database: Database) -> Result<()> {
     let (json, given) = (args.what.json, args.what.key.clone());
     let run = async |limiter: &Limiter, gate| limiter.block(gate, args.length).await;
     let (rest, key) = on_gate(args.what, database, true, run).await?;
-    let other = Some(&key).filter(|key| **key != given);
-    output::line(match (json, other) {
+    output::line(match (json, Some(&key).filter(|key| **key != given)) {
         (true, None) => json::line(&json!({"blocked_ms": json::milliseconds(rest)})),
         (true, Some(key)) => json::line(&json!({"blocked_ms": json::milliseconds(rest), "key": key})),
         (false, None) => format!("blocked for {}", text::wait(rest)),

@@ -42,7 +42,7 @@ pub(crate) async fn run(args: ExportArgs, database: Database) -> Result<ExitCode
     sqlx::raw_sql("BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY").execute(&mut conn).await?;
     let moment = moment(now(&mut conn).await?);
     let rate_limits = limits.map(|limits| TransactionLimiter::in_schema(limits, schema.clone()));
-    let mut writer = None;
+    let mut out = None;
     let mut written = 0;
     let mut without_rows = Vec::new();
     for limit in asked {
@@ -52,10 +52,12 @@ pub(crate) async fn run(args: ExportArgs, database: Database) -> Result<ExitCode
             let rows = page(&mut conn, &schema, limit, args.key.as_deref(), last.as_ref()).await;
             let mut rows = rows.map_err(|error| refused(Error::from_sql(error, schema.name())))?;
             // Open the file only after the first page: an error must not empty a file that exists.
-            if writer.is_none() && !(rows.is_empty() && args.must_exist) {
-                writer = Some(Writer::open(&args)?);
+            if out.is_none() && !(rows.is_empty() && args.must_exist) {
+                let headings = columns(&Row::default(), &args);
+                let first = if args.format == Format::Csv { csv([headings.keys()])? } else { Vec::new() };
+                put(out.insert(open(&args)?), &first, &args)?;
             }
-            let (Some(writer), false) = (&mut writer, rows.is_empty()) else { break };
+            let (Some(out), false) = (&mut out, rows.is_empty()) else { break };
             if let Some(rate_limits) = &rate_limits {
                 // On the first row of each bucket.
                 let firsts: Vec<&mut Row> = rows.iter_mut().filter(|row| row.shard == 0).collect();
@@ -63,7 +65,13 @@ pub(crate) async fn run(args: ExportArgs, database: Database) -> Result<ExitCode
                 let found = balances(&mut conn, rate_limits, moment, asked).await.map_err(refused)?;
                 firsts.into_iter().zip(found).for_each(|(row, balance)| row.balance = balance);
             }
-            writer.write(&rows)?;
+            let bytes = match args.format {
+                Format::Json => {
+                    rows.iter().map(|row| json::line(&columns(row, &args)) + "\n").collect::<String>().into()
+                }
+                Format::Csv => csv(rows.iter().map(|row| record(row, &args)))?,
+            };
+            put(out, &bytes, &args)?;
             written += rows.len() as u64;
             progress.iter().for_each(|progress| progress.add(rows.len()));
             last = rows.pop();
@@ -190,44 +198,17 @@ enum Format {
     Csv,
 }
 
-struct Writer<'a> {
-    args: &'a ExportArgs,
-    out: Box<dyn Write + Send>,
+fn open(args: &ExportArgs) -> Result<Box<dyn Write + Send>> {
+    let Some(path) = &args.output else { return Ok(Box::new(io::stdout())) };
+    let cannot_write = |error| CliError::usage(format!("cannot write {}: {error}", path.display()));
+    Ok(Box::new(File::create(path).map_err(cannot_write)?))
 }
 
-impl<'a> Writer<'a> {
-    fn open(args: &'a ExportArgs) -> Result<Self> {
-        let out: Box<dyn Write + Send> = match &args.output {
-            None => Box::new(io::stdout()),
-            Some(path) => Box::new(
-                File::create(path)
-                    .map_err(|error| CliError::usage(format!("cannot write {}: {error}", path.display())))?,
-            ),
-        };
-        let mut writer = Self { args, out };
-        if args.format == Format::Csv {
-            let headings = columns(&Row::default(), args);
-            writer.put(&csv([headings.keys()])?)?;
-        }
-        Ok(writer)
-    }
-
-    fn write(&mut self, rows: &[Row]) -> Result<()> {
-        let bytes = match self.args.format {
-            Format::Json => {
-                rows.iter().map(|row| json::line(&columns(row, self.args)) + "\n").collect::<String>().into()
-            }
-            Format::Csv => csv(rows.iter().map(|row| record(row, self.args)))?,
-        };
-        self.put(&bytes)
-    }
-
-    fn put(&mut self, bytes: &[u8]) -> Result<()> {
-        self.out.write_all(bytes).map_err(|error| match &self.args.output {
-            None => output::failure(error),
-            Some(path) => CliError::failed(format!("cannot write {}: {error}", path.display())),
-        })
-    }
+fn put(out: &mut impl Write, bytes: &[u8], args: &ExportArgs) -> Result<()> {
+    out.write_all(bytes).map_err(|error| match &args.output {
+        None => output::failure(error),
+        Some(path) => CliError::failed(format!("cannot write {}: {error}", path.display())),
+    })
 }
 
 fn csv(records: impl IntoIterator<Item = impl IntoIterator<Item = impl AsRef<[u8]>>>) -> Result<Vec<u8>> {

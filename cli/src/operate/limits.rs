@@ -80,9 +80,8 @@ async fn history(name: &str, running: &Running) -> Result<()> {
          FROM {}.definitions AS d WHERE d.name = $1 ORDER BY d.version DESC",
         schema.quoted()
     );
-    let query = sqlx::query_as(AssertSqlSafe(sql)).persistent(false).bind(name);
     let mut conn = running.connect().await?;
-    let rows = query.fetch_all(&mut conn).await;
+    let rows = sqlx::query_as(AssertSqlSafe(sql)).persistent(false).bind(name).fetch_all(&mut conn).await;
     let rows: Vec<(String, String, String)> = rows.map_err(|error| Error::from_sql(error, schema.name()))?;
     if rows.is_empty() {
         let stored = stored_names(&Limits::stored_in(&mut conn, schema).await?);
@@ -105,11 +104,8 @@ async fn change(args: FileArgs, running: &Running, is_kept: bool) -> Result<Exit
         let ended = sqlx::query(AssertSqlSafe(sql)).persistent(false).bind(name).execute(&mut *tx).await;
         ended.map_err(|error| Error::from_sql(error, running.schema.name()))?;
     }
-    if is_kept {
-        tx.commit().await?;
-    } else {
-        tx.rollback().await?;
-    }
+    let ended = if is_kept { tx.commit().await } else { tx.rollback().await };
+    ended?;
     let is_same = defined.is_empty() && undefined.is_empty();
     if args.json {
         output::line(json::line(&json!({"defined": defined, "undefined": undefined})))?;

@@ -21,7 +21,6 @@ pub(crate) struct ExactArgs {
 }
 
 /// A key as an operator knows it, and the forms in which it may be stored.
-#[derive(Clone, Debug)]
 pub(crate) struct Forms {
     given: String,
     /// All forms, the usual one first; none if the key is meant exactly.
@@ -31,7 +30,7 @@ pub(crate) struct Forms {
 }
 
 /// The forms that have rows.
-#[derive(Debug, Default)]
+#[derive(Default)]
 struct Stored {
     /// In the limit itself.
     here: BTreeSet<String>,
@@ -65,8 +64,7 @@ impl Forms {
     pub(crate) async fn every(&self, limiter: &Limiter) -> Result<Vec<String>> {
         let Stored { elsewhere, .. } = self.look(limiter, None).await?;
         let first = if self.all.contains(&self.given) { self.given.as_str() } else { self.usual() };
-        let others: BTreeSet<String> =
-            elsewhere.into_iter().map(|(_, form)| form).filter(|form| form != first).collect();
+        let others = elsewhere.into_iter().map(|(_, form)| form).filter(|form| form != first).collect::<BTreeSet<_>>();
         Ok([first.to_owned()].into_iter().chain(others).collect())
     }
 
@@ -84,9 +82,7 @@ impl Forms {
                 return Err(CliError::usage(why));
             }
         };
-        if let Some(note) = self.note(form, &stored, always) {
-            output::note(note);
-        }
+        self.note(form, &stored, always).iter().for_each(output::note);
         Ok(form.to_owned())
     }
 
@@ -116,33 +112,29 @@ impl Forms {
     }
 
     async fn look(&self, limiter: &Limiter, name: Option<&str>) -> Result<Stored> {
+        let (schema, mut stored) = (limiter.schema(), Stored::default());
         if self.all.is_empty() {
-            return Ok(Stored::default());
+            return Ok(stored);
         }
-        match self.stored(limiter, name).await {
-            Ok(stored) => Ok(stored),
+        let read = async {
+            let mut tx = limiter.pool().begin().await?;
+            if let Some(name) = name {
+                let found = self.of_limits(&mut tx, schema, &[name.to_owned()]).await?;
+                stored.here = found.into_iter().map(|(_, form)| form).collect();
+            }
+            if stored.here.is_empty() {
+                let sql = AssertSqlSafe(format!("SELECT n FROM {}._names() AS n", schema.quoted()));
+                let names: Vec<String> = sqlx::query_scalar(sql).persistent(false).fetch_all(&mut *tx).await?;
+                stored.elsewhere = self.of_limits(&mut tx, schema, &names).await?;
+            }
+            tx.rollback().await
+        };
+        match read.await {
+            Ok(()) => Ok(stored),
             // The command itself may need no right to read the table.
             Err(error) if lacks_privilege(&error) => Ok(Stored { is_hidden: true, ..Stored::default() }),
-            Err(error) => Err(Error::from_sql(error, limiter.schema().name()).into()),
+            Err(error) => Err(Error::from_sql(error, schema.name()).into()),
         }
-    }
-
-    async fn stored(&self, limiter: &Limiter, name: Option<&str>) -> Result<Stored, sqlx::Error> {
-        let schema = limiter.schema();
-        let mut tx = limiter.pool().begin().await?;
-        let mut stored = Stored::default();
-        if let Some(name) = name {
-            let found = self.of_limits(&mut tx, schema, &[name.to_owned()]).await?;
-            stored.here = found.into_iter().map(|(_, form)| form).collect();
-        }
-        if stored.here.is_empty() {
-            let sql = format!("SELECT n FROM {}._names() AS n", schema.quoted());
-            let names: Vec<String> =
-                sqlx::query_scalar(AssertSqlSafe(sql)).persistent(false).fetch_all(&mut *tx).await?;
-            stored.elsewhere = self.of_limits(&mut tx, schema, &names).await?;
-        }
-        tx.rollback().await?;
-        Ok(stored)
     }
 
     /// The forms that have rows of these limits, with the names of the limits. Runs in a transaction of the caller's.
