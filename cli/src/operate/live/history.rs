@@ -1,6 +1,6 @@
 //! Amounts over the last ten minutes, in bins of a few seconds.
 
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::BTreeMap;
 
 /// The length of a bin, in microseconds.
 pub(crate) const BIN: i64 = 5_000_000;
@@ -14,18 +14,16 @@ pub(super) struct History {
     /// By the number of the bin since the Unix epoch.
     amounts: BTreeMap<i64, f32>,
     /// Each amount with its time, for at least [`PRESENT`].
-    recent: VecDeque<(i64, f32)>,
+    recent: Vec<(i64, f32)>,
 }
 
 impl History {
     /// Adds an amount at a time. Times before the last bin count in the last bin.
     pub(super) fn add(&mut self, at: i64, amount: f64) {
         if amount > 0.0 {
-            self.recent.push_back((at, amount as f32));
+            self.recent.push((at, amount as f32));
         }
-        while self.recent.front().is_some_and(|(then, _)| at - then > 2 * PRESENT) {
-            self.recent.pop_front();
-        }
+        self.recent.retain(|(then, _)| at - then <= 2 * PRESENT);
         let bin = self.last().unwrap_or(i64::MIN).max(at.div_euclid(BIN));
         *self.amounts.entry(bin).or_default() += amount as f32;
         self.amounts.retain(|kept, _| *kept > bin - BINS as i64);

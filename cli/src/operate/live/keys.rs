@@ -20,7 +20,6 @@ const POINTS: i64 = 40;
 /// A curve ends after this time, even if the bucket is not full then.
 const LONGEST: i64 = 366 * 86_400 * 1_000_000;
 
-#[derive(Clone, Debug)]
 pub(crate) struct KeyBucket {
     pub(crate) bucket: BucketView,
     /// The definition, if it is known.
@@ -31,7 +30,6 @@ pub(crate) struct KeyBucket {
     pub(crate) taken: Option<Vec<f64>>,
 }
 
-#[derive(Clone, Debug)]
 pub(crate) struct Balance {
     /// Tokens, or free slots.
     pub(crate) now: f64,
@@ -58,10 +56,7 @@ impl Live {
         for bucket in buckets.filter_map(|rows| BucketView::new(rows, now)) {
             self.watch_key(&bucket.name, &bucket.key).await;
             let limit = limits.get(&bucket.name).copied();
-            let balance = match limit.filter(|limit| limit.kind() != Kind::Gate) {
-                Some(limit) => self.balance(&bucket, &limit, now).await?,
-                None => None,
-            };
+            let balance = self.balance(&bucket, limit, now).await?;
             let taken = self.sampler.lock().await.history(&bucket.name, &bucket.key);
             found.push(KeyBucket { bucket, limit, balance, taken });
         }
@@ -69,7 +64,8 @@ impl Live {
     }
 
     /// The balance from `now` until the bucket is full. The database computes it, as for a call at each of these times.
-    async fn balance(&self, bucket: &BucketView, limit: &Limit, now: i64) -> Result<Option<Balance>> {
+    async fn balance(&self, bucket: &BucketView, limit: Option<Limit>, now: i64) -> Result<Option<Balance>> {
+        let Some(limit) = limit.filter(|limit| limit.kind() != Kind::Gate) else { return Ok(None) };
         // A curve is drawn a little past the moment from which the bucket is full.
         let end = now + ((bucket.full_at - now).clamp(1_000_000, LONGEST) / 20).saturating_mul(21);
         let times: Vec<i64> = (0..=POINTS).map(|point| now + (end - now) / POINTS * point).collect();
@@ -78,11 +74,10 @@ impl Live {
         let calls: Vec<CallAt> = std::iter::once(CallAt::new(moment(now), Op::Check, item())).chain(calls).collect();
         let mut tx = self.begin().await?;
         let mut decisions = self.rate_limits.decide_at(&mut tx, &calls).await?.into_iter();
-        let one = decisions.next().and_then(Result::ok);
+        let wait = decisions.next().and_then(Result::ok).and_then(|decision| decision.retry_after());
         let points = times.into_iter().zip(decisions);
         let points = points.filter_map(|(at, decision)| Some((at, decision.ok()?.remaining()))).collect();
         let curve = balance_line(points, limit.kind());
-        let wait = one.and_then(|decision| decision.retry_after());
         let first = curve.first().map(|point| point.1);
         Ok(first.map(|now| Balance { now, capacity: limit.capacity(), wait, curve }))
     }
@@ -94,8 +89,7 @@ impl Live {
             let names = sample::names(tx, &self.schema).await?;
             forms.of_limits(tx, &self.schema, &names).await
         };
-        let found = self.read(read).await?;
-        Ok(found.into_iter().map(|(_, form)| form).filter(|form| form != key).collect())
+        Ok(self.read(read).await?.into_iter().map(|(_, form)| form).filter(|form| form != key).collect())
     }
 
     /// Some keys that begin with `prefix`, each with a limit that has it. At most `most` of each limit.

@@ -4,11 +4,12 @@ use std::time::{Duration, Instant};
 use serde::de::DeserializeOwned;
 use sqlx::postgres::{PgArguments, PgPoolOptions};
 use sqlx::query::QueryAs;
-use sqlx::{Connection, PgConnection, PgPool, Postgres, Transaction};
+use sqlx::{AssertSqlSafe, Connection, PgConnection, PgPool, Postgres, Transaction};
 use tokio::sync::{Mutex, watch};
 
 use crate::database::Running;
 use crate::error::{CliError, Result};
+use crate::operate::doctor::{self, Findings, State, TABLES, Table};
 use crate::operate::export::balances;
 use crate::operate::live::sample::{self, Sample};
 use crate::operate::live::sampler::Sampler;
@@ -48,6 +49,15 @@ pub(crate) struct Seen {
     pub(crate) error: Option<String>,
 }
 
+/// Doctor's findings, and the sizes of the tables.
+pub(crate) struct Health {
+    pub(crate) at: i64,
+    pub(crate) findings: Findings,
+    pub(crate) tables: Vec<Table>,
+    /// The connections of the server in use, and the most that it accepts.
+    pub(crate) connections: (u64, u64),
+}
+
 impl Live {
     /// The limits are those of a file, or else those that are stored now. Reports a wrong URL at once, and connects again when
     /// something is read.
@@ -59,24 +69,18 @@ impl Live {
         };
         let schema = running.schema.clone();
         let pool = PgPoolOptions::new().max_connections(CONNECTIONS).acquire_timeout(PATIENCE);
+        let pool = pool.connect_lazy_with(running.options.clone());
         // A pooler may not keep prepared statements.
         let rate_limits = TransactionLimiter::in_schema(limits, schema.clone()).with_unnamed_statements();
-        Ok(Self {
-            pool: pool.connect_lazy_with(running.options.clone()),
-            sampler: Arc::default(),
-            seen: watch::Sender::default(),
-            schema,
-            follows_stored,
-            rate_limits,
-        })
+        let (sampler, seen) = (Arc::default(), watch::Sender::default());
+        Ok(Self { pool, schema, follows_stored, rate_limits, sampler, seen })
     }
 
     /// Takes samples at this interval, until the future is dropped.
     pub(crate) async fn watch(&self, interval: Duration) {
         loop {
             let begin = Instant::now();
-            let failed = self.sample().await.error.is_some();
-            tokio::time::sleep(pause(interval, begin, failed)).await;
+            tokio::time::sleep(pause(interval, begin, self.sample().await.error.is_some())).await;
         }
     }
 
@@ -151,10 +155,28 @@ impl Live {
         }
         let balance = |key: &KeyView| key.balance.unwrap_or(f64::INFINITY);
         for limit in defined {
-            let by_key = |a: &KeyView, b: &KeyView| a.bucket.key.cmp(&b.bucket.key);
-            limit.emptiest.sort_by(|a, b| balance(a).total_cmp(&balance(b)).then_with(|| by_key(a, b)));
+            limit.emptiest.sort_by(|a, b| balance(a).total_cmp(&balance(b)).then(a.bucket.key.cmp(&b.bucket.key)));
         }
         Ok(())
+    }
+
+    /// Examines the database as `doctor` does, on a connection of its own.
+    pub(crate) async fn health(&self) -> Result<Health> {
+        let mut findings = doctor::findings(&self.pool.connect_options(), &self.schema).await?;
+        // The sizes and dead rows of the tables are below, and counted at another moment they would differ.
+        let are_sizes = |check: &str| ["table", "table of jobs"].contains(&check);
+        findings.retain(|(check, finding)| !are_sizes(check) || finding.state != State::Ok);
+        for (check, finding) in &mut findings {
+            if are_sizes(check) && finding.state == State::Warning {
+                finding.found = "more dead rows than live ones".to_owned();
+            }
+        }
+        let sql = Table::query(&doctor::literal(self.schema.name()), TABLES);
+        let tables = self.rows(sqlx::query_as(AssertSqlSafe(sql))).await?;
+        let sql = "SELECT json_build_array((SELECT coalesce(sum(numbackends), 0) FROM pg_stat_database), \
+                     current_setting('max_connections')::bigint)::text";
+        let connections = self.rows(sqlx::query_as(sql)).await?.pop().unwrap_or_default();
+        Ok(Health { at: self.now().await?, findings, tables, connections })
     }
 
     pub(crate) fn limits(&self) -> Limits {

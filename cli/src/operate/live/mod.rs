@@ -2,7 +2,6 @@
 //! only through indexes and samples. Times are in microseconds since the Unix epoch, by the database's clock.
 
 mod bucket;
-mod health;
 mod history;
 mod keys;
 mod live;
@@ -15,8 +14,7 @@ pub(crate) mod tests;
 mod view;
 
 pub(crate) use bucket::{BucketView, Meaning};
-pub(crate) use health::Health;
 pub(crate) use keys::{Balance, KeyBucket};
-pub(crate) use live::{Live, Seen, pause};
+pub(crate) use live::{Health, Live, Seen, pause};
 pub(crate) use queues::{GroupView, JobView, LISTED, QueueView, ReservedView};
-pub(crate) use view::{Counted, Coverage, How, KeyView, LimitView, Snapshot, UnusedLimit};
+pub(crate) use view::{Counted, Coverage, How, KeyView, LimitView, Snapshot};

@@ -15,11 +15,11 @@ pub(crate) const LISTED: usize = 200;
 /// The waiting jobs of each state that are counted in a group: there may be many groups.
 const COUNTED_IN_GROUP: usize = 1000;
 
-#[derive(Clone, Debug)]
+#[derive(Deserialize)]
 pub(crate) struct QueueView {
     pub(crate) queue: String,
-    /// In the order of [`JobState::ALL`].
-    pub(crate) jobs: Vec<(&'static str, Counted)>,
+    /// By state, in the order of [`JobState::ALL`].
+    pub(crate) jobs: Vec<(String, Counted)>,
     /// No job of it starts, since this time.
     pub(crate) paused_at: Option<i64>,
     /// It takes no new jobs, since this time.
@@ -31,7 +31,6 @@ pub(crate) struct QueueView {
 pub(crate) struct GroupView {
     pub(crate) queue: String,
     /// As stored.
-    #[serde(rename(deserialize = "key"))]
     pub(crate) group: String,
     pub(crate) scheduled: Counted,
     pub(crate) available: Counted,
@@ -50,7 +49,6 @@ pub(crate) struct GroupView {
 /// Tokens that a job reserved, or slots that it takes.
 #[derive(Clone, Debug, Deserialize)]
 pub(crate) struct ReservedView {
-    #[serde(rename = "name")]
     pub(crate) limit: String,
     pub(crate) key: String,
     pub(crate) count: f64,
@@ -62,7 +60,6 @@ pub(crate) struct ReservedView {
 pub(crate) struct JobView {
     pub(crate) id: i64,
     pub(crate) queue: String,
-    #[serde(rename = "key")]
     pub(crate) group: String,
     pub(crate) state: String,
     pub(crate) priority: i32,
@@ -105,21 +102,19 @@ impl Live {
         let count = |state: &JobState| {
             let (source, order) = index_of(*state);
             format!(
-                "(SELECT count(*) FILTER (WHERE j.state = '{state}') FROM (SELECT j.state FROM {jobs} AS j \
-                   WHERE j.queue = n.queue AND {source} ORDER BY {order} LIMIT {COUNTED} + 1) AS j)"
+                "json_build_array('{state}', ( \
+                   SELECT count(*) FILTER (WHERE j.state = '{state}') FROM (SELECT j.state FROM {jobs} AS j \
+                     WHERE j.queue = n.queue AND {source} ORDER BY {order} LIMIT {COUNTED} + 1) AS j))"
             )
         };
         let counts = JobState::ALL.iter().map(count).collect::<Vec<_>>().join(", ");
         let sql = format!(
-            "SELECT json_build_array(n.queue, ARRAY[{counts}], q.paused_at, q.draining_at)::text \
-             FROM ({names} UNION SELECT h.queue FROM {held} AS h) AS n (queue) \
-             LEFT JOIN {held} AS q ON q.queue = n.queue ORDER BY n.queue LIMIT {LISTED}"
+            "SELECT to_json(v)::text FROM ( \
+               SELECT n.queue, json_build_array({counts}) AS jobs, q.paused_at, q.draining_at \
+               FROM ({names} UNION SELECT h.queue FROM {held} AS h) AS n (queue) \
+               LEFT JOIN {held} AS q ON q.queue = n.queue ORDER BY n.queue LIMIT {LISTED}) AS v"
         );
-        let view = |(queue, counts, paused_at, draining_at): (String, Vec<Counted>, Option<i64>, Option<i64>)| {
-            let jobs = JobState::ALL.iter().zip(counts).map(|(state, count)| (state.as_str(), count)).collect();
-            QueueView { queue, jobs, paused_at, draining_at }
-        };
-        Ok(self.rows(sqlx::query_as(AssertSqlSafe(sql))).await?.into_iter().map(view).collect())
+        self.rows(sqlx::query_as(AssertSqlSafe(sql))).await
     }
 
     /// The groups of a queue in which jobs wait, by name, after the group `after`.
@@ -141,7 +136,7 @@ impl Live {
         let (scheduled, available) = (bounded("scheduled"), bounded("available"));
         let sql = format!(
             "SELECT to_json(v)::text FROM ( \
-               SELECT $1::text AS queue, k.key, {scheduled}, {available}, \
+               SELECT $1::text AS queue, k.key AS group, {scheduled}, {available}, \
                  CASE WHEN g.held_before IS NULL AND q.paused_at IS NULL THEN greatest(c.first_at, g.held_until) END AS next_start, \
                  CASE WHEN g.has_line THEN g.lag END AS lag, coalesce(g.held_before, g.held_until) AS waiting_until, \
                  g.held_before IS NOT NULL AS is_paused, \
@@ -167,8 +162,7 @@ impl Live {
                ORDER BY {order} LIMIT $2 OFFSET $3) AS v",
             self.schema.quoted()
         );
-        let query = sqlx::query_as(AssertSqlSafe(sql)).bind(queue);
-        self.rows(query.bind(i64::from(most)).bind(i64::from(skip))).await
+        self.rows(sqlx::query_as(AssertSqlSafe(sql)).bind(queue).bind(i64::from(most)).bind(i64::from(skip))).await
     }
 
     /// One job, with its payload.
@@ -179,10 +173,10 @@ impl Live {
                    SELECT coalesce(json_agg(i ORDER BY i.is_slots, i.nth), '[]') FROM ( \
                      SELECT u.*, false AS is_slots \
                      FROM unnest(j.limit_names, j.limit_keys, j.counts, j.used_counts) \
-                       WITH ORDINALITY AS u (name, key, count, used, nth) \
+                       WITH ORDINALITY AS u (\"limit\", key, count, used, nth) \
                      UNION ALL \
-                     SELECT u.name, u.key, u.count, NULL, u.nth, true \
-                     FROM unnest(j.slot_names, j.slot_keys, j.slot_counts) WITH ORDINALITY AS u (name, key, count, nth) \
+                     SELECT u.limit_name, u.key, u.count, NULL, u.nth, true \
+                     FROM unnest(j.slot_names, j.slot_keys, j.slot_counts) WITH ORDINALITY AS u (limit_name, key, count, nth) \
                    ) AS i) AS reserved \
                FROM {}.jobs AS j WHERE j.id = $1) AS v",
             self.schema.quoted()
@@ -202,6 +196,6 @@ const fn index_of(state: JobState) -> (&'static str, &'static str) {
     }
 }
 
-const JOB: &str = "j.id, j.queue, j.key, j.state, j.priority, j.enqueued_at, greatest(j.run_at, j.paid_until) AS run_at, \
+const JOB: &str = "j.id, j.queue, j.key AS group, j.state, j.priority, j.enqueued_at, greatest(j.run_at, j.paid_until) AS run_at, \
                    j.started_at, j.lease_until, j.finished_at, j.worker, j.starts, j.waits, j.failures, j.max_attempts, \
                    j.last_error, j.unique_id";

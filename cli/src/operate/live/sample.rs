@@ -101,8 +101,7 @@ pub(super) fn distinct_names(schema: &Schema) -> String {
 }
 
 pub(super) async fn names(conn: &mut PgConnection, schema: &Schema) -> sqlx::Result<Vec<String>> {
-    let sql = distinct_names(schema);
-    sqlx::query_scalar(AssertSqlSafe(sql)).persistent(false).fetch_all(conn).await
+    sqlx::query_scalar(AssertSqlSafe(distinct_names(schema))).persistent(false).fetch_all(conn).await
 }
 
 /// Counts the keys of limits, each up to a bound.

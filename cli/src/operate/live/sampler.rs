@@ -7,7 +7,7 @@ use crate::operate::live::bucket::BucketView;
 use crate::operate::live::history::{History, PRESENT};
 use crate::operate::live::sample::{Bucket, KeyCounts, NAMES, SAMPLE_PAGES, Sample};
 use crate::operate::live::taken::Refill;
-use crate::operate::live::view::{Counted, Coverage, How, KeyView, LimitView, Snapshot, UnusedLimit};
+use crate::operate::live::view::{Counted, Coverage, How, KeyView, LimitView, Snapshot};
 use pg_limiter::{Kind, Limit, Limits};
 
 /// Keys of a limit that are listed: the busiest, and the emptiest.
@@ -161,8 +161,7 @@ impl Sampler {
     /// Keeps the rows of a bucket for the next sample, and returns the tokens that were taken since the sample before.
     /// `is_whole`: the table has no row that is not in the samples, so a new row is of a bucket that was full.
     fn track(&mut self, bucket: Bucket, rows: Vec<Row>, at: i64, is_whole: bool) -> f64 {
-        let limit = self.limits.get(&bucket.0);
-        let new = || OfLimit { refill: Refill::new(limit), ..OfLimit::default() };
+        let new = || OfLimit { refill: Refill::new(self.limits.get(&bucket.0)), ..OfLimit::default() };
         let of_limit = self.of_limits.entry(bucket.0.clone()).or_insert_with(new);
         let tracked = self.buckets.entry(bucket).or_default();
         let before = std::mem::replace(&mut tracked.rows, rows);
@@ -189,12 +188,11 @@ impl Sampler {
             keys.entry(name).or_default().extend(BucketView::new(&tracked.rows, at).map(|view| (tracked, view)));
         }
         let view = |(name, counted): &(String, Counted)| {
-            let keys = keys.remove(name.as_str()).unwrap_or_default();
-            self.limit_view(name, *counted, &keys, sample)
+            self.limit_view(name, *counted, &keys.remove(name.as_str()).unwrap_or_default(), sample)
         };
         let limits = self.counted.iter().map(view).collect();
         let unused = self.limits.iter().filter(|(name, _)| !is_used(name));
-        let unused = unused.map(|(name, limit)| UnusedLimit { name: name.to_owned(), limit: limit.to_string() });
+        let unused = unused.map(|(name, limit)| (name.to_owned(), limit.to_string()));
         let coverage = match sample.is_whole() {
             true => Coverage::Whole { rows: sample.rows.len() as u64 },
             false => Coverage::Sampled {

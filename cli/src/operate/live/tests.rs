@@ -99,7 +99,7 @@ async fn limits_keys_and_queues_of_a_small_table_are_read_exactly() {
     let seen = live.sample().await;
     assert_eq!((seen.error, &seen.snapshot.note), (None, &None));
     let snapshot = seen.snapshot;
-    assert_eq!(snapshot.unused.iter().map(|limit| &*limit.name).collect::<Vec<_>>(), ["idle"]);
+    assert_eq!(snapshot.unused.iter().map(|(name, _)| name.as_str()).collect::<Vec<_>>(), ["idle"]);
     let bucket = find(&snapshot, "bucket");
     assert_eq!((bucket.keys, bucket.taken_how), (Counted::exact(2), How::Exact));
     let key = |keys: &[KeyView]| keys.iter().map(|key| key.bucket.key.clone()).collect::<Vec<_>>();
@@ -127,7 +127,7 @@ async fn limits_keys_and_queues_of_a_small_table_are_read_exactly() {
         queue.enqueue(Job::new(("bucket", group), &"hello").unwrap()).await.unwrap().enforce().unwrap();
     }
     let queues = live.queues().await.unwrap();
-    assert_eq!((queues.len(), queues[0].jobs[0]), (1, ("scheduled", Counted::exact(3))));
+    assert_eq!((queues.len(), queues[0].jobs[0].clone()), (1, ("scheduled".to_owned(), Counted::exact(3))));
     let groups = live.groups("mail", None).await.unwrap();
     assert_eq!((groups.len(), groups[1].scheduled), (2, Counted::exact(2)));
     assert!(groups[0].next_start.is_some() && live.groups("mail", Some("a")).await.unwrap().len() == 1);

@@ -10,10 +10,9 @@ use crate::operate::live::history::{BIN, BINS};
 use crate::text::age;
 
 /// How a number was obtained.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub(crate) enum How {
-    #[default]
     Exact,
     /// From a sample of the table.
     Estimated,
@@ -25,7 +24,7 @@ pub(crate) enum How {
 pub(super) const COUNTED: i64 = 10_000;
 
 /// A number of rows, keys or jobs, and how it was obtained.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize, Serialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize, Serialize)]
 #[serde(from = "i64")]
 pub(crate) struct Counted {
     pub(crate) number: u64,
@@ -39,12 +38,8 @@ impl Counted {
 
     /// The larger of a bounded count and an estimate.
     pub(super) fn or_estimate(self, estimate: f64) -> Self {
-        match self.how {
-            How::AtLeast if estimate > self.number as f64 => {
-                Self { number: estimate.round() as u64, how: How::Estimated }
-            }
-            _ => self,
-        }
+        let is_larger = self.how == How::AtLeast && estimate > self.number as f64;
+        if is_larger { Self { number: estimate.round() as u64, how: How::Estimated } } else { self }
     }
 }
 
@@ -93,8 +88,8 @@ pub(crate) struct Snapshot {
     pub(crate) watched: i64,
     pub(crate) coverage: Coverage,
     pub(crate) limits: Vec<LimitView>,
-    /// Limits that are defined and have no row: every bucket is full.
-    pub(crate) unused: Vec<UnusedLimit>,
+    /// The names and definitions of limits without a row: every bucket is full.
+    pub(crate) unused: Vec<(String, String)>,
     /// Says what could not be read, such as balances without the right to execute a function.
     pub(crate) note: Option<String>,
     /// Whether names were left out, because there are very many.
@@ -113,8 +108,7 @@ impl Snapshot {
     /// The limits with this part in their names, with the keys that begin with the prefix. Limits without such a key are left out
     /// if there is a prefix.
     pub(crate) fn filtered(&self, part: &str, key_prefix: &str) -> Vec<LimitView> {
-        let mut limits = self.limits.clone();
-        limits.retain(|limit| limit.name.contains(part));
+        let mut limits: Vec<_> = self.limits.iter().filter(|limit| limit.name.contains(part)).cloned().collect();
         limits.retain_mut(|limit| {
             for keys in [&mut limit.busiest, &mut limit.emptiest, &mut limit.asked] {
                 keys.retain(|key| key.bucket.key.starts_with(key_prefix));
@@ -137,12 +131,6 @@ impl Snapshot {
 }
 
 #[derive(Clone, Debug, Serialize)]
-pub(crate) struct UnusedLimit {
-    pub(crate) name: String,
-    pub(crate) limit: String,
-}
-
-#[derive(Clone, Debug, Default, Serialize)]
 pub(crate) struct LimitView {
     pub(crate) name: String,
     /// The definition, if it is known: `token_bucket, 10 per 1m`.

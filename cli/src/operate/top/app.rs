@@ -3,7 +3,7 @@
 use ratatui::crossterm::event::{KeyCode, KeyEvent, KeyModifiers};
 
 use crate::error::Result;
-use crate::operate::live::{GroupView, KeyView, LimitView, Live, QueueView, Seen, UnusedLimit};
+use crate::operate::live::{GroupView, KeyView, LimitView, Live, QueueView, Seen};
 use crate::operate::top::columns::{Id, Listed, Sort, Style};
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -38,6 +38,7 @@ pub(super) enum Next {
 }
 
 /// The state of the screen. It does no I/O.
+#[derive(Default)]
 pub(super) struct App {
     pub(super) tab: Tab,
     pub(super) filters: Filters,
@@ -55,16 +56,7 @@ impl App {
     pub(super) fn new(filters: Filters, style: Style) -> Self {
         // By the tokens taken, and by the lag.
         let sorted_by = [(Tab::Limits, 2), (Tab::Keys, 2), (Tab::Queue, 5)];
-        Self {
-            tab: Tab::default(),
-            filters,
-            edited: None,
-            is_help: false,
-            sorts: sorted_by.map(|(tab, column)| tab.sort_by(column)),
-            selections: Default::default(),
-            style,
-            data: Data::default(),
-        }
+        Self { filters, sorts: sorted_by.map(|(tab, column)| tab.sort_by(column)), style, ..Self::default() }
     }
 
     pub(super) fn limits(&self) -> Vec<LimitView> {
@@ -72,9 +64,9 @@ impl App {
         self.sorts[0].sorted(self.data.seen.snapshot.filtered(limit, key), &self.style)
     }
 
-    /// The limits without a row.
-    pub(super) fn unused(&self) -> impl Iterator<Item = &UnusedLimit> {
-        self.data.seen.snapshot.unused.iter().filter(|unused| unused.name.contains(&self.filters[0]))
+    /// The names and definitions of the limits without a row.
+    pub(super) fn unused(&self) -> impl Iterator<Item = &(String, String)> {
+        self.data.seen.snapshot.unused.iter().filter(|(name, _)| name.contains(&self.filters[0]))
     }
 
     pub(super) fn keys(&self) -> Vec<KeyView> {
@@ -84,9 +76,8 @@ impl App {
 
     pub(super) fn groups(&self) -> Vec<GroupView> {
         let [_, key, queue] = &self.filters;
-        let mut rows = self.data.groups.clone();
-        rows.retain(|group| group.queue.contains(queue) && group.group.starts_with(key));
-        self.sorts[2].sorted(rows, &self.style)
+        let is_shown = |group: &&GroupView| group.queue.contains(queue) && group.group.starts_with(key);
+        self.sorts[2].sorted(self.data.groups.iter().filter(is_shown).cloned().collect(), &self.style)
     }
 
     pub(super) fn selected<T: Listed>(&self, tab: Tab, rows: &[T]) -> Option<usize> {
@@ -189,7 +180,7 @@ pub(super) const QUEUES: usize = 20;
 /// Keys of each limit that are looked up by their prefix.
 const LIKE: u32 = 5;
 
-#[derive(Clone, Debug, Default)]
+#[derive(Default)]
 pub(super) struct Data {
     pub(super) seen: Seen,
     pub(super) queues: Vec<QueueView>,

@@ -25,25 +25,8 @@ impl<T> Column<T> {
         Self { heading, width, is_extra: false, is_descending, cell }
     }
 
-    const fn extra(heading: &'static str, width: u16, is_descending: bool, cell: fn(&T, &Style, i64) -> Cell) -> Self {
-        Self { is_extra: true, ..Self::new(heading, width, is_descending, cell) }
-    }
-
     pub(super) fn constraint(&self) -> Constraint {
         if self.width == 0 { Constraint::Fill(1) } else { Constraint::Length(self.width) }
-    }
-
-    /// How wide the columns without a width are, in a table that is so wide: they share what the others, the blanks between the
-    /// columns and the mark of the selected row leave.
-    pub(super) fn widest(widths: impl Iterator<Item = u16>, table: u16) -> u16 {
-        let widths: Vec<u16> = widths.collect();
-        let sharing = widths.iter().filter(|width| **width == 0).count().max(1);
-        let taken = widths.iter().map(|width| usize::from(*width) + 1).sum::<usize>() + 1;
-        u16::try_from(usize::from(table).saturating_sub(taken) / sharing).unwrap_or(u16::MAX)
-    }
-
-    pub(super) const fn room(&self, widest: u16) -> usize {
-        (if self.width == 0 { widest } else { self.width }) as usize
     }
 
     /// Texts are aligned to the left, numbers and times to the right.
@@ -93,7 +76,7 @@ impl Listed for KeyView {
         Column::new("TAKEN/S", 9, true, |key, _, _| rate(key.per_second, key.per_minute)),
         Column::new("LEFT", 17, false, |key, _, now| left(key, now)),
         Column::new("FULL IN", 10, true, |key, _, now| full_in(&key.bucket, now)),
-        Column::extra("LAST 10 MIN", 20, true, |key, style, _| lately(&key.taken, style)),
+        Column { is_extra: true, ..Column::new("LAST 10 MIN", 20, true, |key, style, _| lately(&key.taken, style)) },
     ];
 
     fn id(&self) -> Id {
@@ -109,7 +92,10 @@ impl Listed for GroupView {
         Column::new("AVAILABLE", 10, true, |group, _, _| count(group.available)),
         Column::new("NEXT START", 12, false, |group, _, now| next_start(group.next_start, now)),
         Column::new("LAG", 8, true, |group, _, _| lag(group.lag)),
-        Column::extra("WAITS FOR A SLOT OF", 24, false, |group, style, _| slot(group, style)),
+        Column {
+            is_extra: true,
+            ..Column::new("WAITS FOR A SLOT OF", 24, false, |group, style, _| slot(group, style))
+        },
     ];
 
     fn id(&self) -> Id {
@@ -117,7 +103,7 @@ impl Listed for GroupView {
     }
 }
 
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Default)]
 pub(super) struct Sort {
     pub(super) column: usize,
     pub(super) is_descending: bool,
@@ -146,7 +132,7 @@ const UNICODE: [char; 8] = ['▁', '▂', '▃', '▄', '▅', '▆', '▇', '�
 const ASCII: [char; 8] = ['.', ':', '-', '=', '+', '*', '%', '#'];
 
 /// How texts are written.
-#[derive(Clone, Debug)]
+#[derive(Default)]
 pub(super) struct Style {
     hidden: Option<HiddenKeys>,
     is_unicode: bool,
@@ -228,10 +214,9 @@ fn rate(per_second: f64, per_minute: f64) -> Cell {
 
 /// The smallest fraction that a listed key has left.
 fn least_left(limit: &LimitView) -> Cell {
-    match limit.emptiest.iter().chain(&limit.busiest).filter_map(KeyView::left).reduce(f64::min) {
-        Some(least) => number(format!("{:.0} %", (least * 100.0).floor()), least),
-        None => number("-".to_owned(), f64::INFINITY),
-    }
+    let least = limit.emptiest.iter().chain(&limit.busiest).filter_map(KeyView::left).reduce(f64::min);
+    let Some(least) = least else { return number("-".to_owned(), f64::INFINITY) };
+    number(format!("{:.0} %", (least * 100.0).floor()), least)
 }
 
 /// The balance of a bucket: `3 of 10`, or the stored value if the capacity is unknown.
@@ -269,10 +254,8 @@ fn lag(lag: Option<i64>) -> Cell {
 
 /// Groups that wait for nothing come first. No name contains a NUL.
 fn slot(group: &GroupView, style: &Style) -> Cell {
-    match &group.waits_for {
-        None => text("-".to_owned(), ""),
-        Some((limit, key)) => text(format!("{} {}", escaped(limit), style.key_cell(key)), &format!("{limit}\0{key}")),
-    }
+    let Some((limit, key)) = &group.waits_for else { return text("-".to_owned(), "") };
+    text(format!("{} {}", escaped(limit), style.key_cell(key)), &format!("{limit}\0{key}"))
 }
 
 /// A length in microseconds, rounded up to seconds.

@@ -9,7 +9,6 @@ use ratatui::text::{Line, Span};
 use ratatui::widgets::{Block, Clear, Padding, Paragraph, Row, Table, TableState, Wrap};
 use serde_json::{Map, Value, json};
 
-use crate::error::Result;
 use crate::operate::live::{Coverage, KeyView, LimitView, QueueView};
 use crate::operate::top::app::{App, QUEUES, Tab};
 use crate::operate::top::columns::{Column, Listed, Style};
@@ -133,26 +132,28 @@ fn draw_table<T: Listed>(frame: &mut Frame<'_>, app: &App, tab: Tab, rows: &[T],
     if rows.is_empty() {
         return frame.render_widget(if_empty, area);
     }
-    let is_wide = area.width >= WIDE;
     let (now, sort) = (app.data.seen.snapshot.at, app.sorts[tab as usize]);
-    let columns = T::COLUMNS.iter().enumerate().filter(|(_, column)| is_wide || !column.is_extra);
+    let columns = T::COLUMNS.iter().enumerate().filter(|(_, column)| area.width >= WIDE || !column.is_extra);
     let aligned = |is_text: bool, text: String| if is_text { Line::from(text) } else { right(text) };
     let headings = columns.clone().map(|(place, column)| {
         let mark = if place == sort.column { app.style.mark(sort.is_descending) } else { "" };
         aligned(column.is_text(), format!("{}{mark}", column.heading))
     });
-    let widest = Column::<T>::widest(columns.clone().map(|(_, column)| column.width), area.width);
+    // The columns without a width share what the others, the blanks between the columns and the mark of the selected row leave.
+    let taken = columns.clone().map(|(_, column)| usize::from(column.width) + 1).sum::<usize>() + 1;
+    let sharing = columns.clone().filter(|(_, column)| column.width == 0).count().max(1);
+    let widest = usize::from(area.width).saturating_sub(taken) / sharing;
     let lines = rows.iter().map(|row| {
         let cell = |column: &Column<T>| {
-            aligned(column.is_text(), app.style.cut((column.cell)(row, &app.style, now).0, column.room(widest)))
+            let room = if column.width == 0 { widest } else { column.width.into() };
+            aligned(column.is_text(), app.style.cut((column.cell)(row, &app.style, now).0, room))
         };
         Row::new(columns.clone().map(|(_, column)| cell(column)).collect::<Vec<_>>())
     });
     let widths = columns.clone().map(|(_, column)| column.constraint());
     let table = Table::new(lines, widths).header(Row::new(headings).style(BOLD));
-    let table = table.highlight_symbol("> ").row_highlight_style(REVERSED);
     let mut state = TableState::new().with_selected(app.selected(tab, rows));
-    frame.render_stateful_widget(table, area, &mut state);
+    frame.render_stateful_widget(table.highlight_symbol("> ").row_highlight_style(REVERSED), area, &mut state);
 }
 
 fn draw_limits(frame: &mut Frame<'_>, app: &App, area: Rect) {
@@ -190,19 +191,16 @@ fn draw_keys(frame: &mut Frame<'_>, app: &App, title: &str, heading: &str, keys:
         Row::new([Line::from(app.style.key_cell(&key.bucket.key)), right(text)])
     };
     let header = Row::new([Line::from(title), right(heading)]).style(BOLD);
-    let table = Table::new(keys.iter().map(row), [Fill(1), column.constraint()]);
-    frame.render_widget(table.header(header), area);
+    frame.render_widget(Table::new(keys.iter().map(row), [Fill(1), column.constraint()]).header(header), area);
 }
 
 /// How many jobs of each queue are in each state, below headings.
 fn queue_cells(queues: &[QueueView]) -> Vec<Vec<String>> {
     let headings = queues.iter().take(1).map(|queue| {
-        let states = queue.jobs.iter().map(|(state, _)| state.to_uppercase());
-        std::iter::once("QUEUE".to_owned()).chain(states).collect()
+        std::iter::once("QUEUE".to_owned()).chain(queue.jobs.iter().map(|(state, _)| state.to_uppercase())).collect()
     });
     let rows = queues.iter().map(|queue| {
-        let counts = queue.jobs.iter().map(|(_, count)| format!("{count:#}"));
-        std::iter::once(escaped(&queue.queue)).chain(counts).collect()
+        std::iter::once(escaped(&queue.queue)).chain(queue.jobs.iter().map(|(_, count)| format!("{count:#}"))).collect()
     });
     headings.chain(rows).collect()
 }
@@ -249,7 +247,7 @@ pub(super) fn text(app: &App) -> Vec<String> {
         let limits = app.limits();
         section(&mut lines, text_table(&limits, &app.style, now), "no limits in use");
         lines.extend(limits.iter().filter(|limit| limit.limit.is_some()).map(described));
-        lines.extend(app.unused().map(|one| format!("{}: {}, not in use", escaped(&one.name), one.limit)));
+        lines.extend(app.unused().map(|(name, limit)| format!("{}: {limit}, not in use", escaped(name))));
         section(&mut lines, text_table(&app.keys(), &app.style, now), "no busy or empty keys");
     }
     if data.queue_error.is_none() {
@@ -277,7 +275,7 @@ fn text_table<T: Listed>(rows: &[T], style: &Style, now: i64) -> Vec<String> {
     aligned(&cells, &texts.collect::<Vec<_>>())
 }
 
-pub(super) fn json(app: &App) -> Result<String> {
+pub(super) fn json(app: &App) -> String {
     let data = &app.data;
     let snapshot = &data.seen.snapshot;
     let mut limits = app.limits();
@@ -292,19 +290,19 @@ pub(super) fn json(app: &App) -> Result<String> {
         }
     }
     let queue = |queue: &QueueView| {
-        let jobs: Map<_, _> = queue.jobs.iter().map(|(state, count)| ((*state).to_owned(), json!(count))).collect();
+        let jobs: Map<_, _> = queue.jobs.iter().map(|(state, count)| (state.clone(), json!(count))).collect();
         json!({"queue": queue.queue, "jobs": jobs})
     };
-    Ok(json::line(&json!({
+    json::line(&json!({
         "at": snapshot.at,
         "watched": snapshot.watched,
         "coverage": snapshot.coverage,
         "limits": limits,
-        "unused": app.unused().collect::<Vec<_>>(),
+        "unused": app.unused().map(|(name, limit)| json!({"name": name, "limit": limit})).collect::<Value>(),
         "note": snapshot.note,
         "limits_error": data.seen.error,
         "queues": data.queues.iter().map(queue).collect::<Value>(),
         "groups": groups,
         "queue_error": data.queue_error,
-    })))
+    }))
 }

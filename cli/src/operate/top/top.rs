@@ -46,7 +46,7 @@ async fn print(args: &TopArgs, live: &Live, mut app: App) -> Result<ExitCode> {
     }
     errors.iter().for_each(output::note);
     app.data.seen.snapshot.note.iter().for_each(output::note);
-    let printed = if args.json { output::line(screen::json(&app)?) } else { output::lines(screen::text(&app)) };
+    let printed = if args.json { output::line(screen::json(&app)) } else { output::lines(screen::text(&app)) };
     printed.map(|()| ExitCode::SUCCESS)
 }
 

@@ -18,7 +18,6 @@ const POLICY: &str = "default-src 'none'; script-src 'self'; style-src 'self'; i
                       form-action 'self'; frame-ancestors 'none'; base-uri 'none'";
 const PARAMETER: &str = "token=";
 
-#[derive(Debug)]
 pub(super) struct Access {
     /// Hashes what is compared, so that the time of a comparison shows nothing.
     secret: KeySecret,
@@ -35,13 +34,8 @@ pub(super) fn random_token() -> Result<String> {
 
 impl Access {
     pub(super) fn new(address: SocketAddr, token: Option<String>) -> Result<Self> {
-        Ok(Self {
-            secret: secret()?,
-            token,
-            address,
-            cookie: format!("pg_limiter_ui_{}", address.port()),
-            form: random_token()?,
-        })
+        let cookie = format!("pg_limiter_ui_{}", address.port());
+        Ok(Self { secret: secret()?, token, address, cookie, form: random_token()? })
     }
 
     pub(super) fn equal(&self, given: &str, expected: &str) -> bool {
@@ -84,21 +78,20 @@ impl Access {
     }
 
     fn refusal(&self, method: &Method, uri: &Uri, headers: &HeaderMap) -> Option<Response> {
-        let refused = |status: StatusCode, text: &'static str| Some((status, text).into_response());
-        if !self.host_is_own(headers) {
-            let text = "This address is not the one that pg-limiter listens on. Use the URL that it printed.";
-            return refused(StatusCode::MISDIRECTED_REQUEST, text);
-        }
-        if is_from_another_site(method, headers) {
-            return refused(StatusCode::FORBIDDEN, "Requests from other sites are refused.");
-        }
         // With the cookie, the token leaves the address bar, too.
         let entered = self.enter(uri).filter(|_| method == Method::GET);
-        if entered.is_some() || self.has_cookie(headers) {
+        let (status, text) = if !self.host_is_own(headers) {
+            let text = "This address is not the one that pg-limiter listens on. Use the URL that it printed.";
+            (StatusCode::MISDIRECTED_REQUEST, text)
+        } else if is_from_another_site(method, headers) {
+            (StatusCode::FORBIDDEN, "Requests from other sites are refused.")
+        } else if entered.is_some() || self.has_cookie(headers) {
             return entered;
-        }
-        let text = "This page needs the token. Open the URL that pg-limiter printed, which has it.";
-        refused(StatusCode::UNAUTHORIZED, text)
+        } else {
+            let text = "This page needs the token. Open the URL that pg-limiter printed, which has it.";
+            (StatusCode::UNAUTHORIZED, text)
+        };
+        Some((status, text).into_response())
     }
 }
 

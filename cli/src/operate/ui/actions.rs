@@ -7,13 +7,12 @@ use axum::extract::State;
 use axum::http::StatusCode;
 use axum::response::Redirect;
 use maud::{Markup, html};
-use serde::Deserialize;
 
 use crate::error::{CliError, Result};
 use crate::operate::queue::{Became, Queues, cancel, no_such_job, requeue};
 use crate::operate::ui::app::{App, Shared};
 use crate::operate::ui::format::{job_url, key_url, queue_url};
-use crate::operate::ui::page::{JOB_NUMBER, PageError, number, unexpected};
+use crate::operate::ui::page::{JOB_NUMBER, PageError, Wanted, number, unexpected};
 use pg_limiter::queue::{JobInfo, Queue};
 use pg_limiter::{Item, Limit, Limiter};
 
@@ -50,30 +49,16 @@ fn limiter<'a>(app: &'a App, form: &str) -> Result<&'a Limiter, PageError> {
 /// Leads back to the page of what was changed.
 type Changed = Result<Redirect, PageError>;
 
-/// The fields of the forms. Each form has those that its change needs.
-#[derive(Default, Deserialize)]
-#[serde(default)]
-pub(super) struct Fields {
-    pub(super) form: String,
-    limit: String,
-    pub(super) key: String,
-    count: String,
-    id: String,
-    queue: String,
-    /// Without it, the whole queue is meant.
-    group: Option<String>,
-}
-
-pub(super) async fn reset(State(app): Shared, Form(of): Form<Fields>) -> Changed {
-    let (limiter, key) = (limiter(&app, &of.form)?, app.named(&of.key)?);
+pub(super) async fn reset(State(app): Shared, Form(of): Form<Wanted>) -> Changed {
+    let (limiter, key) = (limiter(&app, &of.form)?, app.named(of.key.as_deref().unwrap_or_default())?);
     // Removing a row does not depend on the limit.
     let any = Limit::token_bucket(1, Duration::from_secs(1)).build().map_err(CliError::usage)?;
     limiter.reset(Item::new((&*of.limit, any), &*key)).await?;
     Ok(app.done.add(&key_url(&app, &key), "reset", "The bucket has no row any more: it is full."))
 }
 
-pub(super) async fn credit(State(app): Shared, Form(of): Form<Fields>) -> Changed {
-    let (limiter, key) = (limiter(&app, &of.form)?, app.named(&of.key)?);
+pub(super) async fn credit(State(app): Shared, Form(of): Form<Wanted>) -> Changed {
+    let (limiter, key) = (limiter(&app, &of.form)?, app.named(of.key.as_deref().unwrap_or_default())?);
     let (given, expected) = (of.count, "a number of tokens above 0, such as 1");
     let count: f64 = number(StatusCode::UNPROCESSABLE_ENTITY, "count", &given, expected)?;
     if !count.is_finite() || count <= 0.0 {
@@ -83,8 +68,8 @@ pub(super) async fn credit(State(app): Shared, Form(of): Form<Fields>) -> Change
     Ok(app.done.add(&key_url(&app, &key), "credited", "The tokens were given back."))
 }
 
-pub(super) async fn unblock(State(app): Shared, Form(of): Form<Fields>) -> Changed {
-    let (limiter, key) = (limiter(&app, &of.form)?, app.named(&of.key)?);
+pub(super) async fn unblock(State(app): Shared, Form(of): Form<Wanted>) -> Changed {
+    let (limiter, key) = (limiter(&app, &of.form)?, app.named(of.key.as_deref().unwrap_or_default())?);
     let gate = Item::new((&*of.limit, Limit::gate()), &*key);
     if limiter.is_blocked(gate.clone()).await?.is_none() {
         return Err(PageError::invalid("the gate does not block this key any more"));
@@ -96,7 +81,7 @@ pub(super) async fn unblock(State(app): Shared, Form(of): Form<Fields>) -> Chang
 /// `done`: what `act` does, in the link to the job and in words.
 async fn change(
     app: &App,
-    of: Fields,
+    of: Wanted,
     done: [&'static str; 2],
     act: impl AsyncFnOnce(&Queues, JobInfo) -> Result<Became>,
 ) -> Changed {
@@ -109,29 +94,30 @@ async fn change(
     }
 }
 
-pub(super) async fn requeue_job(State(app): Shared, Form(of): Form<Fields>) -> Changed {
+pub(super) async fn requeue_job(State(app): Shared, Form(of): Form<Wanted>) -> Changed {
     change(&app, of, ["requeued", "The job is requeued."], requeue).await
 }
 
-pub(super) async fn cancel_job(State(app): Shared, Form(of): Form<Fields>) -> Changed {
+pub(super) async fn cancel_job(State(app): Shared, Form(of): Form<Wanted>) -> Changed {
     change(&app, of, ["cancelled", "The job is cancelled, and its tokens are returned."], cancel).await
 }
 
-impl Fields {
+impl Wanted {
     fn named(&self, app: &App) -> Result<(Queue, Option<String>), PageError> {
         let limiter = limiter(app, &self.form)?;
         let group = self.group.as_deref().map(|group| app.named(group)).transpose()?;
-        Ok((Queue::new(limiter, &self.queue).map_err(CliError::usage)?, group))
+        let queue = Queue::new(limiter, self.queue.as_deref().unwrap_or_default()).map_err(CliError::usage)?;
+        Ok((queue, group))
     }
 
     /// `done`: the change in the link to the queue, and in words.
     fn changed(&self, app: &App, is_changed: bool, done: [&'static str; 2], refusal: &str) -> Changed {
-        let done = || app.done.add(&queue_url(&self.queue), done[0], done[1]);
+        let done = || app.done.add(&queue_url(self.queue.as_deref().unwrap_or_default()), done[0], done[1]);
         if is_changed { Ok(done()) } else { Err(PageError::invalid(refusal)) }
     }
 }
 
-pub(super) async fn pause(State(app): Shared, Form(of): Form<Fields>) -> Changed {
+pub(super) async fn pause(State(app): Shared, Form(of): Form<Wanted>) -> Changed {
     let (queue, group) = of.named(&app)?;
     let is_changed = match group {
         Some(group) => queue.pause_group(group).await?,
@@ -140,7 +126,7 @@ pub(super) async fn pause(State(app): Shared, Form(of): Form<Fields>) -> Changed
     of.changed(&app, is_changed, ["paused", "No job starts until it is resumed."], "it is paused already")
 }
 
-pub(super) async fn resume(State(app): Shared, Form(of): Form<Fields>) -> Changed {
+pub(super) async fn resume(State(app): Shared, Form(of): Form<Wanted>) -> Changed {
     let (queue, group) = of.named(&app)?;
     let (is_changed, text) = match group {
         Some(group) => (queue.resume_group(group).await?, "The group starts its jobs again, as its limits allow."),
@@ -149,12 +135,12 @@ pub(super) async fn resume(State(app): Shared, Form(of): Form<Fields>) -> Change
     of.changed(&app, is_changed, ["resumed", text], "it is not paused, and does not wait")
 }
 
-pub(super) async fn drain(State(app): Shared, Form(of): Form<Fields>) -> Changed {
+pub(super) async fn drain(State(app): Shared, Form(of): Form<Wanted>) -> Changed {
     of.named(&app)?.0.drain().await?;
     of.changed(&app, true, ["draining", "The queue takes no new jobs until it is resumed."], "")
 }
 
-pub(super) async fn requeue_dead(State(app): Shared, Form(of): Form<Fields>) -> Changed {
+pub(super) async fn requeue_dead(State(app): Shared, Form(of): Form<Wanted>) -> Changed {
     let (queue, group) = of.named(&app)?;
     let requeued = match group {
         Some(group) => queue.requeue_dead_group(group).await?,

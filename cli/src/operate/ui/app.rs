@@ -1,6 +1,6 @@
 //! The state that all pages share; how keys are shown and named in links, as they are or as hashes; and the changes just made.
 
-use std::collections::{HashMap, VecDeque};
+use std::collections::HashMap;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
@@ -12,8 +12,6 @@ use crate::error::Result;
 use crate::key_secret::HiddenKeys;
 use crate::operate::live::{Health, Live};
 use crate::operate::ui::access::Access;
-#[cfg(feature = "study")]
-use crate::operate::ui::simulator::Simulator;
 use pg_limiter::{KeySecret, Limiter};
 
 /// How often samples are taken, and pages renewed.
@@ -31,7 +29,7 @@ pub(super) struct App {
     pub(super) done: Done,
     pub(super) key_secret: Option<KeySecret>,
     #[cfg(feature = "study")]
-    pub(super) simulator: Simulator,
+    pub(super) simulator: crate::operate::ui::what_if::Simulator,
     /// The database, for the heading.
     pub(super) place: String,
     /// The last findings, and their time.
@@ -41,7 +39,6 @@ pub(super) struct App {
 /// The most keys that the page remembers by their hashes, so that links with a hash work.
 const REMEMBERED: usize = 200_000;
 
-#[derive(Debug)]
 pub(super) struct Keys {
     /// `None`: keys are shown.
     hashes: Option<HiddenKeys>,
@@ -79,31 +76,25 @@ impl Keys {
 }
 
 const SHOWN_FOR: Duration = Duration::from_secs(60);
-const MOST: usize = 100;
 
-/// The last change of each page, if it was just made: when, the link that shows it, and what that says. A link cannot show a change
-/// that was not made, or that another one has followed.
-#[derive(Debug, Default)]
-pub(super) struct Done(Mutex<VecDeque<(Instant, String, &'static str)>>);
+/// The last change of each page by the URL of the page, if it was just made: when, what a link calls it, and what the page says. A
+/// link cannot show a change that was not made, or that another one has followed.
+#[derive(Default)]
+pub(super) struct Done(Mutex<HashMap<String, (Instant, &'static str, &'static str)>>);
 
 impl Done {
     /// Records a change of what this page shows, and leads back to it.
-    pub(super) fn add(&self, url: &str, change: &str, says: &'static str) -> Redirect {
-        let link = format!("{url}&done={change}");
-        let to = Redirect::to(&link);
+    pub(super) fn add(&self, url: &str, change: &'static str, says: &'static str) -> Redirect {
         let mut changes = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        let page = format!("{url}&done=");
-        changes.retain(|(_, made, _)| !made.starts_with(&page));
-        changes.push_front((Instant::now(), link, says));
-        changes.truncate(MOST);
-        to
+        changes.retain(|_, (at, ..)| at.elapsed() < SHOWN_FOR);
+        changes.insert(url.to_owned(), (Instant::now(), change, says));
+        Redirect::to(&format!("{url}&done={change}"))
     }
 
     /// The change that a link to this page names, if it was made.
     pub(super) fn notice(&self, url: &str, change: &str) -> Markup {
-        let link = format!("{url}&done={change}");
         let changes = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        let made = changes.iter().find(|(at, made, _)| at.elapsed() < SHOWN_FOR && *made == link);
+        let made = changes.get(url).filter(|(at, made, _)| at.elapsed() < SHOWN_FOR && *made == change);
         html! { @if let Some((.., says)) = made { div class="notice good" role="status" { p class="message" { (says) } } } }
     }
 }

@@ -2,15 +2,13 @@
 
 use maud::{Markup, html};
 
-#[cfg(feature = "study")]
-use crate::study::plot::{Bar, Panel};
 use crate::text::plain;
 
-fn n(value: f64) -> String {
+pub(super) fn n(value: f64) -> String {
     plain((value * 100.0).round() / 100.0)
 }
 
-fn svg(class: &str, (width, height): (f64, f64), title: &str, shapes: Markup) -> Markup {
+pub(super) fn svg(class: &str, (width, height): (f64, f64), title: &str, shapes: Markup) -> Markup {
     html! {
         svg class=(class) viewBox={ "0 0 " (n(width)) " " (n(height)) } preserveAspectRatio="none" role="img" aria-label=(title) {
             title { (title) }
@@ -34,8 +32,7 @@ pub(super) fn sparkline(values: &[f64], title: &str) -> Markup {
     let width = values.len().max(2) as f64 - 1.0;
     let y = |value: f64| if most > 0.0 { HEIGHT - 1.0 - value / most * (HEIGHT - 3.0) } else { HEIGHT - 1.0 };
     let points = values.iter().enumerate().map(|(x, value)| (x as f64, y(*value)));
-    let shapes = html! { @if !values.is_empty() { (area(points, width, HEIGHT)) } };
-    svg("spark", (width, HEIGHT), title, shapes)
+    svg("spark", (width, HEIGHT), title, html! { @if !values.is_empty() { (area(points, width, HEIGHT)) } })
 }
 
 pub(super) fn meter(left: f64, title: &str) -> Markup {
@@ -86,33 +83,6 @@ pub(super) fn curve(points: &[(i64, f64)], capacity: f64, title: &str) -> Markup
         (area(points.iter().map(|(at, value)| (x(*at), y(*value))), SIZE.0, y(0.0)))
     };
     svg("curve", SIZE, title, shapes)
-}
-
-#[cfg(feature = "study")]
-type Tokens = fn(&Bar) -> f64;
-
-/// The bars of a simulated limit: what was admitted, reserved and denied. `most`: the height of the picture, in tokens.
-#[cfg(feature = "study")]
-pub(super) fn traffic(panel: &Panel, most: f64, title: &str) -> Markup {
-    const HEIGHT: f64 = 120.0;
-    let bars = &panel.bars;
-    let height = |tokens: f64| if most > 0.0 { tokens / most * (HEIGHT - 2.0) } else { 0.0 };
-    let parts: [(&str, Tokens, Tokens); 3] = [
-        ("admitted", |_| 0.0, |bar| bar.admitted),
-        ("reserved", |bar| bar.admitted, |bar| bar.reserved),
-        ("denied", |bar| bar.admitted + bar.reserved, |bar| bar.denied + bar.denied_elsewhere),
-    ];
-    // One path for each colour.
-    let path = |below: Tokens, size: Tokens| {
-        let with_tokens = bars.iter().enumerate().filter(|(_, bar)| size(bar) > 0.0);
-        let bar = |(place, bar): (usize, &Bar)| {
-            let (top, tall) = (HEIGHT - height(below(bar) + size(bar)), height(size(bar)));
-            format!("M {} {} h 0.86 v {} h -0.86 z", n(place as f64 + 0.07), n(top), n(tall))
-        };
-        with_tokens.map(bar).collect::<Vec<_>>().join(" ")
-    };
-    let shapes = html! { @for (class, below, size) in parts { path class=(class) d=(path(below, size)) {} } };
-    svg("traffic", (bars.len().max(1) as f64, HEIGHT), title, shapes)
 }
 
 #[cfg(test)]

@@ -20,8 +20,7 @@ pub(super) struct Demo {
 
 impl Demo {
     pub(super) async fn start(running: &Running, limits: Limits) -> Result<Self> {
-        let pool = running.ready_pool(CONNECTIONS).await?;
-        let limiter = running.limiter_on(pool, limits, None);
+        let limiter = running.limiter_on(running.ready_pool(CONNECTIONS).await?, limits, None);
         let mut tasks = JoinSet::new();
         tasks.spawn(calls(limiter.clone()));
         tasks.spawn(reports(limiter.clone()));
@@ -88,8 +87,7 @@ async fn reports(limiter: Limiter) {
     loop {
         let limiter = limiter.clone();
         running.spawn(async move {
-            let team = popular(&TEAMS);
-            if let Ok(acquired) = limiter.acquire(("reports", team)).await
+            if let Ok(acquired) = limiter.acquire(("reports", popular(&TEAMS))).await
                 && let Ok(lease) = acquired.into_lease()
             {
                 tokio::time::sleep(Duration::from_millis(fastrand::u64(3_000..15_000))).await;

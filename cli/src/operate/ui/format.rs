@@ -27,10 +27,8 @@ pub(super) fn per_minute(value: f64) -> String {
 }
 
 pub(super) fn clock(micros: i64) -> String {
-    match Timestamp::from_microsecond(micros) {
-        Ok(time) => time.strftime("%Y-%m-%d %H:%M:%SZ").to_string(),
-        Err(_) => format!("@{}", micros / 1_000_000),
-    }
+    let time = Timestamp::from_microsecond(micros).map(|time| time.strftime("%Y-%m-%d %H:%M:%SZ").to_string());
+    time.unwrap_or_else(|_| format!("@{}", micros / 1_000_000))
 }
 
 /// `in 4m 10s`, `3s ago` or `now`.

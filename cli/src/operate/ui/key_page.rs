@@ -6,29 +6,21 @@ use axum::Form;
 use axum::extract::{Query, State};
 use axum::response::Redirect;
 use maud::{Markup, html};
-use serde::Deserialize;
 
 use crate::operate::live::{Balance, KeyBucket, Meaning};
-use crate::operate::ui::actions::{Fields, act};
+use crate::operate::ui::actions::act;
 use crate::operate::ui::app::{App, Shared};
 use crate::operate::ui::chart::{columns, curve, meter};
 use crate::operate::ui::format::{amount, clock, key, key_link, key_url, named, relative, span, time};
 use crate::operate::ui::limits_page::{shards, trend};
-use crate::operate::ui::page::{Page, PageError, table};
+use crate::operate::ui::page::{Page, PageError, Wanted, table};
 use crate::text::{escaped, plural};
 use pg_limiter::Kind;
 
 const SUGGESTED: u32 = 8;
 
-#[derive(Default, Deserialize)]
-#[serde(default)]
-pub(super) struct Wanted {
-    key: Option<String>,
-    done: String,
-}
-
 pub(super) async fn page(State(app): Shared, Query(wanted): Query<Wanted>) -> Result<Page, PageError> {
-    let Wanted { key: Some(shown), done } = wanted else {
+    let Wanted { key: Some(shown), done, .. } = wanted else {
         let body = html! {
             h1 { "Key" }
             p class="lead" { "Find a key, such as a user or an address, in all limits." }
@@ -75,9 +67,9 @@ pub(super) async fn page(State(app): Shared, Query(wanted): Query<Wanted>) -> Re
 }
 
 /// A key in a form is not in the URL, so that a hidden key is in no history and in no log.
-pub(super) async fn find(State(app): Shared, Form(find): Form<Fields>) -> Result<Redirect, PageError> {
+pub(super) async fn find(State(app): Shared, Form(find): Form<Wanted>) -> Result<Redirect, PageError> {
     app.own_form(&find.form)?;
-    Ok(Redirect::to(&key_url(&app, &find.key)))
+    Ok(Redirect::to(&key_url(&app, find.key.as_deref().unwrap_or_default())))
 }
 
 fn search_form(app: &App, value: &str) -> Markup {

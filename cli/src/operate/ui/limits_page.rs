@@ -8,30 +8,19 @@ use crate::operate::live::{BucketView, Coverage, How, KeyView, LimitView, Meanin
 use crate::operate::ui::app::{App, Shared};
 use crate::operate::ui::chart::{columns, meter, sparkline};
 use crate::operate::ui::format::{amount, clock, encoded, key_link, named, per_minute, time};
-use crate::operate::ui::page::{Page, table};
+use crate::operate::ui::page::{Page, Wanted, table};
 use crate::text::{escaped, grouped, many, plural};
 
 /// Keys of each limit on the page of all limits. The page of a limit has more.
 const FEW: usize = 5;
-
-/// The limits with a part of their name, and the keys with these first letters.
-#[derive(Default, Deserialize)]
-#[serde(default)]
-pub(super) struct Wanted {
-    name: String,
-    key: String,
-}
 
 #[derive(Deserialize)]
 pub(super) struct Named {
     name: String,
 }
 
-pub(super) async fn limits(State(app): Shared, Query(mut wanted): Query<Wanted>) -> Page {
-    if app.keys.are_hidden() {
-        wanted.key.clear();
-    }
-    let Wanted { name, key } = wanted;
+pub(super) async fn limits(State(app): Shared, Query(Wanted { name, key, .. }): Query<Wanted>) -> Page {
+    let key = key.filter(|_| !app.keys.are_hidden()).unwrap_or_default();
     let is_all = name.is_empty() && key.is_empty();
     let body = content(&app, |snapshot| {
         let limits = snapshot.filtered(&name, &key);
@@ -59,7 +48,7 @@ pub(super) async fn limits(State(app): Shared, Query(mut wanted): Query<Wanted>)
                     h2 { "Not in use" }
                     p class="definition" { "Limits without a row: all of their buckets are full." }
                     ul class="plain" {
-                        @for limit in &snapshot.unused { li { strong { (named(&limit.name)) } " " span class="definition" { (limit.limit) } } }
+                        @for (name, limit) in &snapshot.unused { li { strong { (named(name)) } " " span class="definition" { (limit) } } }
                     }
                 }
             }

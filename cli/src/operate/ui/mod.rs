@@ -12,8 +12,6 @@ mod key_page;
 mod limits_page;
 mod page;
 mod queue_page;
-#[cfg(feature = "study")]
-mod simulator;
 mod ui;
 #[cfg(feature = "study")]
 mod what_if;

@@ -9,10 +9,36 @@ use axum::http::{StatusCode, Uri};
 use axum::middleware::Next;
 use axum::response::{Html, IntoResponse, Response};
 use maud::{DOCTYPE, Markup, html};
+use serde::Deserialize;
 
 use crate::error::CliError;
 use crate::operate::ui::app::{App, INTERVAL, Shared};
 use crate::text::shown;
+
+/// What a link or a form asks for. Each has the fields that its page or its change needs.
+#[derive(Default, Deserialize)]
+#[serde(default)]
+pub(super) struct Wanted {
+    /// Shows that this server made the form.
+    pub(super) form: String,
+    pub(super) limit: String,
+    /// A part of the name of a limit.
+    pub(super) name: String,
+    /// A key, or the first letters of keys.
+    pub(super) key: Option<String>,
+    pub(super) count: String,
+    pub(super) queue: Option<String>,
+    /// Without it, a form means the whole queue.
+    pub(super) group: Option<String>,
+    pub(super) state: Option<String>,
+    /// The last group of the page before.
+    pub(super) after: Option<String>,
+    pub(super) page: Option<String>,
+    /// The number of a job.
+    pub(super) id: String,
+    /// A change that was just made.
+    pub(super) done: String,
+}
 
 #[derive(Clone, Debug)]
 pub(super) struct Page {
@@ -36,7 +62,6 @@ impl IntoResponse for Page {
 }
 
 /// A refusal or a failure, and the text that the page shows.
-#[derive(Debug)]
 pub(super) struct PageError(pub(super) StatusCode, pub(super) String);
 
 impl PageError {
@@ -62,18 +87,12 @@ pub(super) fn number<T: FromStr>(refusal: StatusCode, name: &str, value: &str, e
 
 pub(super) const JOB_NUMBER: &str = "the number of a job, such as 1";
 
-impl From<CliError> for PageError {
-    fn from(error: CliError) -> Self {
-        match error {
+impl<E: Into<CliError>> From<E> for PageError {
+    fn from(error: E) -> Self {
+        match error.into() {
             CliError::Usage(message) => Self::invalid(message),
             error => Self(StatusCode::SERVICE_UNAVAILABLE, error.to_string()),
         }
-    }
-}
-
-impl From<pg_limiter::Error> for PageError {
-    fn from(error: pg_limiter::Error) -> Self {
-        CliError::from(error).into()
     }
 }
 
@@ -123,8 +142,8 @@ pub(super) async fn frame(State(app): Shared, request: Request, next: Next) -> R
     let text = match to_bytes(response.into_body(), 1000).await {
         Ok(bytes) if !bytes.is_empty() => {
             let text =
-                String::from_utf8_lossy(&bytes).replace("Failed to deserialize query string", "the link is invalid");
-            shown(&text.replace("Failed to deserialize form body", "the form is invalid"), 200)
+                String::from_utf8_lossy(&bytes).replace("Failed to deserialize form body", "the form is invalid");
+            shown(&text.replace("Failed to deserialize query string", "the link is invalid"), 200)
         }
         _ if status == StatusCode::METHOD_NOT_ALLOWED => "use the forms of the pages".to_owned(),
         _ => status.to_string(),
@@ -134,16 +153,13 @@ pub(super) async fn frame(State(app): Shared, request: Request, next: Next) -> R
 
 pub(super) async fn no_such_page(State(app): Shared, uri: Uri) -> Response {
     // Only the path: a query may have a key in it.
-    let message = format!("there is no page {}", shown(uri.path(), 80));
-    framed(&app, "/limits", PageError::not_found(message))
+    framed(&app, "/limits", PageError::not_found(format!("there is no page {}", shown(uri.path(), 80))))
 }
 
 fn framed(app: &App, here: &str, response: impl IntoResponse) -> Response {
     let mut response = response.into_response();
-    match response.extensions_mut().remove::<Page>() {
-        Some(page) => (response.status(), Html(layout(app, here, &page).into_string())).into_response(),
-        None => response,
-    }
+    let Some(page) = response.extensions_mut().remove::<Page>() else { return response };
+    (response.status(), Html(layout(app, here, &page).into_string())).into_response()
 }
 
 const SECTIONS: &[(&str, &str)] = &[

@@ -5,7 +5,6 @@ use std::time::Duration;
 use axum::extract::{Query, State};
 use axum::http::StatusCode;
 use maud::{Markup, html};
-use serde::Deserialize;
 
 use crate::operate::live::{JobView, LISTED, QueueView, ReservedView};
 use crate::operate::queue::no_such_job;
@@ -14,7 +13,7 @@ use crate::operate::ui::app::{App, Shared};
 use crate::operate::ui::format::{
     amount, capital, clock, encoded, job_url, key, key_link, named, queue_url, span, time, time_or_dash,
 };
-use crate::operate::ui::page::{JOB_NUMBER, Page, PageError, number, table};
+use crate::operate::ui::page::{JOB_NUMBER, Page, PageError, Wanted, number, table};
 use crate::text;
 use pg_limiter::queue::JobState;
 
@@ -22,19 +21,6 @@ const PAGE: u32 = 50;
 /// Later pages would read many index entries.
 const PAGES: u32 = 200;
 const WIDEST_ERROR: usize = 120;
-
-#[derive(Default, Deserialize)]
-#[serde(default)]
-pub(super) struct Wanted {
-    queue: Option<String>,
-    state: Option<String>,
-    /// The last group of the page before.
-    after: Option<String>,
-    page: Option<String>,
-    /// The job, for the page of one.
-    id: String,
-    done: String,
-}
 
 pub(super) async fn queues(State(app): Shared, Query(wanted): Query<Wanted>) -> Result<Page, PageError> {
     let queues = app.live.queues().await?;
@@ -88,12 +74,12 @@ fn list(queues: &[QueueView], here: Option<&str>, of_state: Option<JobState>) ->
             @if draining_at.is_some() { " " span class="state note" { "draining" } }
         };
         let counts = jobs.iter().map(|(state, jobs)| {
-            let current = is_here && of_state.is_some_and(|of| of.as_str() == *state);
+            let current = is_here && of_state.is_some_and(|of| of.as_str() == state);
             let count = html! {
                 @if jobs.number == 0 { span class="zero" { "0" } }
-                @else { a class=[(*state == "dead").then_some("bad")] href=(jobs_url(queue, state, 0)) aria-current=[current.then_some("true")] { (jobs) span class="hide" { " " (state) " jobs of " (text::escaped(queue)) } } }
+                @else { a class=[(state == "dead").then_some("bad")] href=(jobs_url(queue, state, 0)) aria-current=[current.then_some("true")] { (jobs) span class="hide" { " " (state) " jobs of " (text::escaped(queue)) } } }
             };
-            (*state, "number", count)
+            (state.as_str(), "number", count)
         });
         std::iter::once(("Queue", "", name)).chain(counts).collect()
     });
@@ -132,10 +118,7 @@ async fn groups(app: &App, queue: &str, after: Option<&str>, now: i64) -> Result
             Some(at) if at <= now => html! { "now" },
             at => time_or_dash(at, now),
         };
-        let lag = match group.lag {
-            Some(lag) if lag > 0 => span(Duration::from_micros(lag.unsigned_abs())),
-            _ => "–".to_owned(),
-        };
+        let lag = group.lag.filter(|lag| *lag > 0).map(|lag| span(Duration::from_micros(lag.unsigned_abs())));
         let fields = [("queue", queue), ("group", &*app.keys.shown(&group.group))];
         let button = |change: &str, name| form(app, change, &fields, html! { button type="submit" { (name) } });
         let waiting_until = group.waiting_until.filter(|until| *until > now);
@@ -156,7 +139,7 @@ async fn groups(app: &App, queue: &str, after: Option<&str>, now: i64) -> Result
             ("Scheduled", "number", html! { (group.scheduled) }),
             ("In line", "number", html! { (group.available) }),
             ("Next start", "number", next_start),
-            ("Lag", "number", html! { (lag) }),
+            ("Lag", "number", html! { (lag.as_deref().unwrap_or("–")) }),
             ("Waits for", "", waits_for),
         ]
     });

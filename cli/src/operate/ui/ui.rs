@@ -21,9 +21,7 @@ use crate::operate::ui::app::{App, Done, INTERVAL, Keys};
 use crate::operate::ui::demo::{self, Demo};
 use crate::operate::ui::format::encoded;
 #[cfg(feature = "study")]
-use crate::operate::ui::simulator::{self, Simulator};
-#[cfg(feature = "study")]
-use crate::operate::ui::what_if;
+use crate::operate::ui::what_if::{self, Simulator};
 use crate::operate::ui::{access, actions, health_page, key_page, limits_page, page, queue_page};
 use crate::signals::interrupt;
 use crate::{input, output};
@@ -48,10 +46,7 @@ pub(crate) async fn run(args: UiArgs, database: Database) -> Result<()> {
     let cannot_listen = |error| CliError::usage(format!("cannot listen on {}: {error}", args.listen));
     let listener = TcpListener::bind(args.listen).await.map_err(cannot_listen)?;
     let address = listener.local_addr().map_err(CliError::failed)?;
-    let token = match token {
-        None if !address.ip().is_loopback() => Some(random_token()?),
-        token => token,
-    };
+    let token = if token.is_none() && !address.ip().is_loopback() { Some(random_token()?) } else { token };
     let interrupted = interrupt();
     let demo = if args.demo { Some(Demo::start(&running, live.limits()).await?) } else { None };
     let changes = match args.allow_changes {
@@ -67,7 +62,7 @@ pub(crate) async fn run(args: UiArgs, database: Database) -> Result<()> {
         done: Done::default(),
         key_secret,
         #[cfg(feature = "study")]
-        simulator: Simulator::new(Arc::clone(&running)),
+        simulator: Simulator { running: Arc::clone(&running), sandbox: Arc::default() },
         place: place(&running, args.demo),
         health: Mutex::new(None),
     });
@@ -80,7 +75,7 @@ pub(crate) async fn run(args: UiArgs, database: Database) -> Result<()> {
         () = interrupted => Ok(()),
     };
     #[cfg(feature = "study")]
-    simulator::close(&app.simulator.sandbox).await;
+    what_if::close(&app.simulator.sandbox).await;
     app.live.close().await;
     if let Some(limiter) = &app.changes {
         limiter.close().await;
@@ -97,7 +92,7 @@ pub(crate) async fn run(args: UiArgs, database: Database) -> Result<()> {
 const LARGEST_BODY: usize = 32 << 20;
 
 fn routes(app: Arc<App>) -> Router {
-    let mut routes = Router::new()
+    let routes = Router::new()
         .route("/", get(|| async { Redirect::to("/limits") }))
         .route("/style.css", file("text/css; charset=utf-8", include_str!("style.css")))
         .route("/page.js", file("text/javascript; charset=utf-8", include_str!("page.js")))
@@ -110,25 +105,22 @@ fn routes(app: Arc<App>) -> Router {
         .route("/job", get(queue_page::job))
         .route("/health", get(health_page::page));
     #[cfg(feature = "study")]
-    {
-        routes = routes.route("/what-if", get(what_if::empty).post(what_if::simulated));
-    }
+    let routes = routes.route("/what-if", get(what_if::empty).post(what_if::simulated));
+    let changes = Router::new()
+        .route("/key/reset", post(actions::reset))
+        .route("/key/credit", post(actions::credit))
+        .route("/key/unblock", post(actions::unblock))
+        .route("/job/requeue", post(actions::requeue_job))
+        .route("/job/cancel", post(actions::cancel_job))
+        .route("/group/pause", post(actions::pause))
+        .route("/group/resume", post(actions::resume))
+        .route("/group/requeue", post(actions::requeue_dead))
+        .route("/queue/pause", post(actions::pause))
+        .route("/queue/resume", post(actions::resume))
+        .route("/queue/drain", post(actions::drain))
+        .route("/queue/requeue", post(actions::requeue_dead));
     // Without `--allow-changes` there is no route that changes anything.
-    if app.changes.is_some() {
-        routes = routes
-            .route("/key/reset", post(actions::reset))
-            .route("/key/credit", post(actions::credit))
-            .route("/key/unblock", post(actions::unblock))
-            .route("/job/requeue", post(actions::requeue_job))
-            .route("/job/cancel", post(actions::cancel_job))
-            .route("/group/pause", post(actions::pause))
-            .route("/group/resume", post(actions::resume))
-            .route("/group/requeue", post(actions::requeue_dead))
-            .route("/queue/pause", post(actions::pause))
-            .route("/queue/resume", post(actions::resume))
-            .route("/queue/drain", post(actions::drain))
-            .route("/queue/requeue", post(actions::requeue_dead));
-    }
+    let routes = if app.changes.is_some() { routes.merge(changes) } else { routes };
     routes
         .layer(DefaultBodyLimit::max(LARGEST_BODY))
         .layer(from_fn_with_state(Arc::clone(&app), page::frame))

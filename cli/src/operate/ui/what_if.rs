@@ -1,23 +1,25 @@
-//! The page on which a limit is tried: in temporary tables, in a transaction that is rolled back.
+//! The page on which a limit is tried, and its simulations: in temporary tables, in a transaction that is rolled back.
 
 use std::collections::HashMap;
 use std::sync::Arc;
+use std::time::Duration;
 
 use axum::extract::{Multipart, State};
 use clap::{Args, Command, FromArgMatches};
 use maud::{Markup, Render, html};
+use tokio::sync::Mutex;
 
+use crate::database::Running;
 use crate::error::{CliError, Result};
 use crate::operate::ui::app::{App, Shared};
-use crate::operate::ui::chart;
+use crate::operate::ui::chart::{curve, n, svg};
 use crate::operate::ui::format::{amount, capital};
 use crate::operate::ui::page::{Page, PageError};
-use crate::operate::ui::simulator::Outcome;
 use crate::study::plot::{Bar, Panel};
-use crate::study::replay::LogOptions;
-use crate::study::simulate::SimulateArgs;
+use crate::study::replay::{LogOptions, Sandbox, panels_of_log};
+use crate::study::simulate::{SimulateArgs, panels_of_traffic};
 use crate::text::{self, grouped, many, percent_of};
-use pg_limiter::Kind;
+use pg_limiter::{Kind, Limit};
 
 type Fields = HashMap<String, String>;
 
@@ -220,8 +222,7 @@ fn notice(message: &str) -> Markup {
 }
 
 fn outcome_of(Outcome { traffic, notes, panels }: &Outcome) -> Markup {
-    let bars = panels.iter().flat_map(|panel| &panel.bars);
-    let tallest = bars.map(Bar::offered).fold(0.0, f64::max);
+    let tallest = panels.iter().flat_map(|panel| &panel.bars).map(Bar::offered).fold(0.0, f64::max);
     html! {
         p class="lead" { (text::shown(traffic, 200)) }
         @for note in notes { (notice(note)) }
@@ -250,17 +251,42 @@ fn panel_of(panel: &Panel, tallest: f64) -> Markup {
             h2 { (panel.title()) }
             p class="facts" { span class="value" { (percent_of(admitted, offered)) " % admitted" } ": " (totals) }
             figure {
-                (chart::traffic(panel, tallest, &totals))
+                (traffic(panel, tallest, &totals))
                 figcaption class="axis" aria-hidden="true" { span { "0s" } span { "at most " (amount(tallest)) " in a bar of " (text::format_micros(bins.width)) } span { (length) } }
             }
             @if panel.has_balance() {
                 figure {
-                    (chart::curve(&panel.balance_line(), panel.limit.capacity(), &format!("the balance, up to the capacity of {}", amount(panel.limit.capacity()))))
+                    (curve(&panel.balance_line(), panel.limit.capacity(), &format!("the balance, up to the capacity of {}", amount(panel.limit.capacity()))))
                     figcaption class="axis" aria-hidden="true" { span { "0s" } span { "balance, capacity " (amount(panel.limit.capacity())) } span { (length) } }
                 }
             }
         }
     }
+}
+
+type Tokens = fn(&Bar) -> f64;
+
+/// The bars of a simulated limit: what was admitted, reserved and denied. `most`: the height of the picture, in tokens.
+fn traffic(panel: &Panel, most: f64, title: &str) -> Markup {
+    const HEIGHT: f64 = 120.0;
+    let bars = &panel.bars;
+    let height = |tokens: f64| if most > 0.0 { tokens / most * (HEIGHT - 2.0) } else { 0.0 };
+    let parts: [(&str, Tokens, Tokens); 3] = [
+        ("admitted", |_| 0.0, |bar| bar.admitted),
+        ("reserved", |bar| bar.admitted, |bar| bar.reserved),
+        ("denied", |bar| bar.admitted + bar.reserved, |bar| bar.denied + bar.denied_elsewhere),
+    ];
+    // One path for each colour.
+    let path = |below: Tokens, size: Tokens| {
+        let with_tokens = bars.iter().enumerate().filter(|(_, bar)| size(bar) > 0.0);
+        let bar = |(place, bar): (usize, &Bar)| {
+            let (top, tall) = (HEIGHT - height(below(bar) + size(bar)), height(size(bar)));
+            format!("M {} {} h 0.86 v {} h -0.86 z", n(place as f64 + 0.07), n(top), n(tall))
+        };
+        with_tokens.map(bar).collect::<Vec<_>>().join(" ")
+    };
+    let shapes = html! { @for (class, below, size) in parts { path class=(class) d=(path(below, size)) {} } };
+    svg("traffic", (bars.len().max(1) as f64, HEIGHT), title, shapes)
 }
 
 /// Parses options of `simulate`, with its defaults and its messages.
@@ -277,6 +303,70 @@ fn parse(options: &[String]) -> Result<SimulateArgs> {
             reason.split(" <").map(|part| part.split_once('>').map_or(part, |(_, rest)| rest)).collect::<String>(),
         )
     })
+}
+
+/// The most calls of a simulation, so that it is drawn at once.
+const MOST_CALLS: usize = 20_000;
+/// A sandbox is closed after this time, because an open transaction keeps the server from removing dead rows.
+const OPEN: Duration = Duration::from_secs(20);
+
+/// Runs one simulation at a time.
+pub(super) struct Simulator {
+    pub(super) running: Arc<Running>,
+    pub(super) sandbox: Arc<Mutex<Option<Sandbox>>>,
+}
+
+pub(super) struct Outcome {
+    /// In words.
+    pub(super) traffic: String,
+    /// On lines of a log that cannot be read.
+    pub(super) notes: Vec<String>,
+    pub(super) panels: Vec<Panel>,
+}
+
+impl Simulator {
+    /// Offers the calls of the log, or else those of the arguments, to the limit of the arguments and to `today`, another limit.
+    pub(super) async fn run(
+        &self,
+        args: &SimulateArgs,
+        log: Option<(Vec<u8>, LogOptions)>,
+        today: Option<(Arc<str>, Limit)>,
+    ) -> Result<Outcome> {
+        let mut kept = self.sandbox.lock().await;
+        // The server may have ended the session since.
+        let mut sandbox = if let Some(mut sandbox) = kept.take()
+            && sandbox.rewind().await.is_ok()
+        {
+            sandbox
+        } else {
+            let opened = Arc::clone(&self.sandbox);
+            tokio::spawn(async move {
+                tokio::time::sleep(OPEN).await;
+                close(&opened).await;
+            });
+            Sandbox::open(&self.running).await?
+        };
+        let outcome = match log {
+            None => {
+                let (traffic, panels) = panels_of_traffic(args, today, MOST_CALLS, &mut sandbox).await?;
+                Outcome { traffic, notes: Vec::new(), panels }
+            }
+            Some((log, options)) => {
+                let limits: Vec<_> = args.limits(None)?.into_iter().chain(today).collect();
+                let (panels, notes) = panels_of_log(&log, &options, &limits, MOST_CALLS, &mut sandbox).await?;
+                Outcome { traffic: "the access log".to_owned(), notes, panels }
+            }
+        };
+        *kept = Some(sandbox);
+        Ok(outcome)
+    }
+}
+
+/// Closes a sandbox, if there is one.
+pub(super) async fn close(sandbox: &Mutex<Option<Sandbox>>) {
+    if let Some(sandbox) = sandbox.lock().await.take() {
+        let _ = sandbox.close().await;
+    }
 }
 
 #[cfg(test)]
