@@ -48,7 +48,7 @@ async fn nodes(session: &mut Session) -> sqlx::Result<Vec<Node>> {
     let sql = format!(
         "SELECT success, result FROM run_command_on_all_nodes($command$ \
         SELECT concat_ws(' ', \
-          (SELECT md5(string_agg(p.proname || p.prosrc, ' ' ORDER BY p.proname, p.pronargs, p.prosrc)) \
+          (SELECT md5(coalesce(string_agg(p.proname || p.prosrc, ' ' ORDER BY p.proname, p.pronargs, p.prosrc), '')) \
            FROM pg_catalog.pg_proc AS p JOIN pg_catalog.pg_dist_object AS o \
              ON o.classid = 'pg_catalog.pg_proc'::regclass AND o.objid = p.oid \
            WHERE p.pronamespace = to_regnamespace(quote_ident({schema})) AND p.proname IN ({names})), \
