@@ -13,7 +13,7 @@ use serde_json::{Map, Value};
 use crate::study::bad_lines::UnreadableLine;
 use crate::study::replay::access_log::json::Unambiguous;
 use crate::study::replay::access_log::key::address;
-use crate::study::replay::access_log::pattern::{Divided, Field, Fields, Mismatch, NO_ADDRESS, Pattern, TimeForm};
+use crate::study::replay::access_log::pattern::{Field, Fields, Mismatch, NO_ADDRESS, Pattern, TimeForm};
 use crate::study::replay::access_log::servers::{of_apache, of_nginx};
 use crate::study::replay::events::{Event, json_reason};
 
@@ -49,10 +49,8 @@ impl LogFormat {
             let option = of_known_format(line, &self.text);
             let is_other_format = option.is_some() && !self.patterns.iter().any(|pattern| pattern.may_be_cut_at(place));
             let is_cut = if is_other_format { "" } else { ", if it was not cut" };
-            let hint = match option.map(|option| option + " reads this line" + is_cut).or_else(|| of_host_name(line)) {
-                None => self.hint(line, &mut reason),
-                hint => hint,
-            };
+            let hint = option.map(|option| option + " reads this line" + is_cut);
+            let hint = hint.or_else(|| of_host_name(line)).or_else(|| self.hint(line, &mut reason));
             let what = if is_other_format { "another format" } else { "not a line of an access log" };
             let misses_format = !self.patterns.is_empty();
             UnreadableLine { reason: format!("{what}: {reason}"), hint, is_other_format, misses_format }
@@ -123,11 +121,13 @@ impl LogFormat {
             return LogLine::of_json(line, &self.renamed).map_err(|reason| (0, reason));
         }
         let mut mismatches = Vec::new();
-        let divide = |pattern: &'a Pattern| pattern.divide(line).map_err(|mismatch| mismatches.push(mismatch)).ok();
-        match self.patterns.iter().find_map(divide) {
-            Some(Divided { at, fields, ambiguous }) => Ok(LogLine { at, fields, ambiguous, renamed: &self.renamed }),
-            None => Err(mismatches.into_iter().max_by_key(|(place, _)| *place).unwrap_or_default()),
+        for pattern in &self.patterns {
+            match pattern.divide(line, &self.renamed) {
+                Ok(line) => return Ok(line),
+                Err(mismatch) => mismatches.push(mismatch),
+            }
         }
+        Err(mismatches.into_iter().max_by_key(|(place, _)| *place).unwrap_or_default())
     }
 
     /// Whether lines can have this field, by a name of the tool or the format's own.
@@ -159,7 +159,7 @@ fn usual(before: &str) -> Result<Vec<Pattern>, String> {
 }
 
 fn pattern(format: &str, goes_on: bool) -> Result<Pattern, String> {
-    Pattern::new(of_nginx(format)?, goes_on)
+    of_nginx(format)?.checked(goes_on)
 }
 
 /// Parses the name of a format, a format string of nginx or Apache, or one of them after the name of a collector, as in
@@ -182,7 +182,7 @@ impl FromStr for LogFormat {
             "vhost" => [usual("$host:$server_port ")?, usual("$host ")?].concat(),
             _ if first == "json" => Vec::new(),
             _ if text.contains('$') => vec![pattern(text, false)?],
-            _ if text.contains('%') => vec![Pattern::new(of_apache(text)?, false)?],
+            _ if text.contains('%') => vec![of_apache(text)?.checked(false)?],
             _ => return Err(format!("\"{text}\" is no format; use {NAMES}")),
         };
         let renamed = if patterns.is_empty() { renamed(rest)? } else { Renamed::new() };
@@ -332,9 +332,10 @@ impl Collector {
 /// One request of the log. A `-` stands for an absent value, and is read as the empty string.
 #[derive(Debug)]
 pub struct LogLine<'a> {
-    at: i64,
-    fields: Fields<'a>,
-    ambiguous: Vec<&'a Field>,
+    pub(super) at: i64,
+    pub(super) fields: Fields<'a>,
+    /// The fields that have other values in other readings of the line.
+    pub(super) ambiguous: Vec<&'a Field>,
     pub(super) renamed: &'a Renamed,
 }
 

@@ -11,6 +11,8 @@ use jiff::tz::Offset;
 use jiff::{Timestamp, Zoned};
 use regex::Regex;
 
+use crate::study::replay::access_log::LogLine;
+use crate::study::replay::access_log::format::Renamed;
 use crate::study::replay::access_log::key::{ALL_FORWARDED, UNIX, address};
 use crate::study::replay::events::YEARS;
 use crate::text::shortened;
@@ -45,31 +47,12 @@ pub(super) struct Field {
     pub(super) kind: Kind,
 }
 
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) enum Piece {
-    Literal(String),
-    Field(Field),
-}
-
-impl Piece {
-    pub(super) const fn field(&self) -> Option<&Field> {
-        match self {
-            Self::Field(field) => Some(field),
-            Self::Literal(_) => None,
-        }
-    }
-}
-
-pub(super) fn literal(text: &str) -> Piece {
-    Piece::Literal(text.to_owned())
-}
-
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Default)]
 pub(super) struct Pattern {
     /// The text before the first field.
     before: String,
     /// The fields, each with the text after it.
-    columns: Vec<(Field, String)>,
+    pub(super) columns: Vec<(Field, String)>,
     /// Whether other fields may follow, after a blank.
     goes_on: bool,
 }
@@ -78,25 +61,26 @@ pub(super) struct Pattern {
 pub(super) type Mismatch = (usize, String);
 
 impl Pattern {
-    /// Returns the reason if lines cannot be divided by these pieces.
-    pub(super) fn new(pieces: Vec<Piece>, goes_on: bool) -> Result<Self, String> {
-        let mut pattern = Self { before: String::new(), columns: Vec::new(), goes_on };
-        for piece in pieces {
-            match (pattern.columns.last_mut(), piece) {
-                (None, Piece::Literal(text)) => pattern.before.push_str(&text),
-                (Some((_, after)), Piece::Literal(text)) => after.push_str(&text),
-                (Some((first, after)), Piece::Field(second)) if after.is_empty() => {
-                    return Err(format!(
-                        "nothing is between the fields {} and {}, so a line cannot be divided there",
-                        first.name, second.name
-                    ));
-                }
-                (_, Piece::Field(field)) => pattern.columns.push((field, String::new())),
-            }
+    /// Appends this text.
+    pub(super) fn push_text(&mut self, text: &str) {
+        self.columns.last_mut().map_or(&mut self.before, |(_, after)| after).push_str(text);
+    }
+
+    pub(super) fn push_field(&mut self, field: Field) {
+        self.columns.push((field, String::new()));
+    }
+
+    /// Returns the reason if lines cannot be divided by this pattern.
+    pub(super) fn checked(self, goes_on: bool) -> Result<Self, String> {
+        if let Some(pair) = self.columns.windows(2).find(|pair| pair[0].1.is_empty()) {
+            let [first, second] = [&pair[0].0.name, &pair[1].0.name];
+            return Err(format!(
+                "nothing is between the fields {first} and {second}, so a line cannot be divided there"
+            ));
         }
-        let times: Vec<&Field> = pattern.fields().filter(|field| matches!(field.kind, Kind::Time(_))).collect();
+        let times: Vec<&Field> = self.fields().filter(|field| matches!(field.kind, Kind::Time(_))).collect();
         match times[..] {
-            [Field { kind: Kind::Time(form), .. }] => form.check().map(|()| pattern),
+            [Field { kind: Kind::Time(form), .. }] => form.check().map(|()| Self { goes_on, ..self }),
             [] => {
                 Err("it has no time: add $time_local, or %t for Apache; if only a log collector writes one, leave out \
                        the collector's name, and write its text into the format, as in '$time_iso8601 ..'"
@@ -116,13 +100,13 @@ impl Pattern {
     }
 
     /// Divides a line.
-    pub(super) fn divide<'a>(&'a self, line: &'a str) -> Result<Divided<'a>, Mismatch> {
+    pub(super) fn divide<'a>(&'a self, line: &'a str, renamed: &'a Renamed) -> Result<LogLine<'a>, Mismatch> {
         let mut readings = Readings {
             pattern: self,
             line,
             tried: HashMap::new(),
             found: vec![None; self.columns.len()],
-            divided: Divided::default(),
+            divided: LogLine { at: 0, fields: Vec::new(), ambiguous: Vec::new(), renamed },
             mismatch: None,
             work: 0,
         };
@@ -152,15 +136,6 @@ impl Pattern {
     }
 }
 
-/// The time and the fields of a line.
-#[derive(Debug, Default)]
-pub(super) struct Divided<'a> {
-    pub(super) at: i64,
-    pub(super) fields: Fields<'a>,
-    /// The fields that have other values in other readings of the line.
-    pub(super) ambiguous: Vec<&'a Field>,
-}
-
 /// The most bytes of values that are examined to read a line.
 const MOST_WORK: usize = 1 << 22;
 
@@ -172,7 +147,7 @@ struct Readings<'a> {
     tried: HashMap<(usize, usize), bool>,
     /// The value of each field in the first reading.
     found: Vec<Option<Cow<'a, str>>>,
-    divided: Divided<'a>,
+    divided: LogLine<'a>,
     /// The one after most fields.
     mismatch: Option<Mismatch>,
     work: usize,

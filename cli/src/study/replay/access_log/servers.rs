@@ -5,7 +5,7 @@ use std::sync::LazyLock;
 
 use regex::{Captures, Regex};
 
-use crate::study::replay::access_log::pattern::{COMMON, Field, Kind, Piece, TimeForm, literal};
+use crate::study::replay::access_log::pattern::{COMMON, Field, Kind, Pattern, TimeForm};
 
 /// A variable, written `$name` or `${name}`.
 static VARIABLE: LazyLock<Regex> =
@@ -22,12 +22,13 @@ static DIRECTIVE: LazyLock<Regex> =
 static TWO_TIMES: LazyLock<Regex> =
     LazyLock::new(|| Regex::new(r"%\{([^}]*%[^}]*)\}t([^%]*)%\{([^}]*%[^}]*)\}t").expect("a regular expression"));
 
-/// Divides a format string into its pieces. Quotes may be escaped, as in nginx's configuration.
-pub(super) fn of_nginx(format: &str) -> Result<Vec<Piece>, String> {
-    divided(&URI_AND_QUERY.replace_all(&unescaped(format), "$${request_uri}"), &VARIABLE, |variable, after| {
+/// The pattern of a format string. Quotes may be escaped, as in nginx's configuration.
+pub(super) fn of_nginx(format: &str) -> Result<Pattern, String> {
+    divided(&URI_AND_QUERY.replace_all(&unescaped(format), "$${request_uri}"), &VARIABLE, |pattern, variable, after| {
         let name = variable.get(1).or(variable.get(2));
         let name = name.ok_or_else(|| format!("after $, \"{after}\" is no name of a variable"))?;
-        Ok(vec![Piece::Field(variable_field(name.as_str()))])
+        pattern.push_field(variable_field(name.as_str()));
+        Ok(())
     })
 }
 
@@ -36,23 +37,22 @@ fn unescaped(format: &str) -> String {
     format.replace("\\\"", "\"").replace("\\t", "\t")
 }
 
-/// Divides a format string at what the expression finds. `read` returns the pieces of a match; it also gets the text after the
-/// first character of the match.
+/// Divides a format string at what the expression finds. `read` appends a match; it also gets the text after the first character
+/// of the match.
 fn divided(
     format: &str,
     expression: &Regex,
-    mut read: impl FnMut(Captures<'_>, &str) -> Result<Vec<Piece>, String>,
-) -> Result<Vec<Piece>, String> {
-    let (mut pieces, mut end) = (Vec::new(), 0);
+    mut read: impl FnMut(&mut Pattern, Captures<'_>, &str) -> Result<(), String>,
+) -> Result<Pattern, String> {
+    let (mut pattern, mut end) = (Pattern::default(), 0);
     for found in expression.captures_iter(format) {
         let place = found.get_match().range();
-        pieces.push(literal(&format[end..place.start]));
-        pieces.extend(read(found, &format[place.start + 1..])?);
+        pattern.push_text(&format[end..place.start]);
+        read(&mut pattern, found, &format[place.start + 1..])?;
         end = place.end;
     }
-    pieces.push(literal(&format[end..]));
-    pieces.retain(|piece| *piece != literal(""));
-    Ok(pieces)
+    pattern.push_text(&format[end..]);
+    Ok(pattern)
 }
 
 fn variable_field(name: &str) -> Field {
@@ -73,8 +73,8 @@ fn variable_field(name: &str) -> Field {
     Field { name: name.to_owned(), kind }
 }
 
-/// Divides a format string into its pieces. Quotes may be escaped, as in Apache's configuration.
-pub(super) fn of_apache(format: &str) -> Result<Vec<Piece>, String> {
+/// The pattern of a format string. Quotes may be escaped, as in Apache's configuration.
+pub(super) fn of_apache(format: &str) -> Result<Pattern, String> {
     // The path and the query: together, the URI as the client sent it.
     let format = unescaped(format).replace("%U%q", "%{request_uri}n");
     let format = format.replace("%{begin:", "%{").replace("%{end:", "%{");
@@ -88,12 +88,17 @@ pub(super) fn of_apache(format: &str) -> Result<Vec<Piece>, String> {
     let mut names: Vec<String> = Vec::new();
     // The address comes before the name of the client, which may be no address.
     let has_address = format.contains("%a");
-    divided(&format, &DIRECTIVE, |directive, after| {
+    divided(&format, &DIRECTIVE, |pattern, directive, after| {
         let written = directive.get_match().as_str();
         let argument = directive.get(1).map_or("", |argument| argument.as_str());
         match directive.get(2).and_then(|letter| letter.as_str().chars().next()) {
-            Some('%') => Ok(vec![literal("%")]),
-            Some('t') => time(argument),
+            Some('%') => pattern.push_text("%"),
+            Some('t') if ["", "begin", "end"].contains(&argument) => {
+                pattern.push_text("[");
+                pattern.push_field(variable_field("time_local"));
+                pattern.push_text("]");
+            }
+            Some('t') => pattern.push_field(Field { name: "time_local".to_owned(), kind: Kind::Time(time(argument)?) }),
             Some(letter) => {
                 let mut field = directive_field(letter, argument)?;
                 if letter == 'h' && has_address {
@@ -102,17 +107,17 @@ pub(super) fn of_apache(format: &str) -> Result<Vec<Piece>, String> {
                     written.clone_into(&mut field.name);
                 }
                 names.push(field.name.clone());
-                Ok(vec![Piece::Field(field)])
+                pattern.push_field(field);
             }
-            None => Err(format!("after %, \"{after}\" is no directive")),
+            None => return Err(format!("after %, \"{after}\" is no directive")),
         }
+        Ok(())
     })
 }
 
 /// The name of the field that one directive writes, such as `%{X-Api-Key}i`.
 pub(super) fn field_name(directive: &str) -> Option<String> {
-    let pieces = of_apache(directive).ok()?;
-    pieces.iter().find_map(Piece::field).map(|field| field.name.clone())
+    of_apache(directive).ok()?.fields().next().map(|field| field.name.clone())
 }
 
 fn directive_field(letter: char, argument: &str) -> Result<Field, String> {
@@ -140,19 +145,15 @@ const VARIABLES: &str = "a remote_addr A server_addr b body_bytes_sent B body_by
                          T request_time H server_protocol l remote_logname m request_method p server_port P pid \
                          q query_string r request s status u remote_user U uri v host V host";
 
-/// `%t`, and `%{format}t`.
-fn time(format: &str) -> Result<Vec<Piece>, String> {
-    let form = match format {
-        "" | "begin" | "end" => {
-            return Ok(vec![literal("["), Piece::Field(variable_field("time_local")), literal("]")]);
-        }
-        "sec" => TimeForm::Number(1),
-        "msec" => TimeForm::Number(1_000),
-        "usec" => TimeForm::Number(1_000_000),
-        _ if format.contains('%') => TimeForm::Strftime(format.to_owned()),
-        _ => return Err(format!("%{{{format}}}t is no format of a time")),
-    };
-    Ok(vec![Piece::Field(Field { name: "time_local".to_owned(), kind: Kind::Time(form) })])
+/// The form of `%{format}t`.
+fn time(format: &str) -> Result<TimeForm, String> {
+    match format {
+        "sec" => Ok(TimeForm::Number(1)),
+        "msec" => Ok(TimeForm::Number(1_000)),
+        "usec" => Ok(TimeForm::Number(1_000_000)),
+        _ if format.contains('%') => Ok(TimeForm::Strftime(format.to_owned())),
+        _ => Err(format!("%{{{format}}}t is no format of a time")),
+    }
 }
 
 #[cfg(test)]
@@ -161,12 +162,13 @@ mod tests {
 
     #[test]
     fn variables_are_divided_from_the_text_between_them() {
-        let field = |name: &str| Piece::Field(variable_field(name));
-        let literal = |text: &str| Piece::Literal(text.to_owned());
-        let expected = [field("host"), literal(":"), field("status"), literal("ms \"")];
-        assert_eq!(of_nginx("$host:${status}ms \\\"").unwrap(), expected);
+        let column = |name: &str, after: &str| (variable_field(name), after.to_owned());
+        assert_eq!(
+            of_nginx("$host:${status}ms \\\"").unwrap().columns,
+            [column("host", ":"), column("status", "ms \"")]
+        );
         for uri in ["$uri$is_args$args", "${uri}$is_args$args", "$uri${is_args}${query_string}"] {
-            assert_eq!(of_nginx(&format!("{uri}\\t")).unwrap(), [field("request_uri"), literal("\t")], "{uri}");
+            assert_eq!(of_nginx(&format!("{uri}\\t")).unwrap().columns, [column("request_uri", "\t")], "{uri}");
         }
         for broken in ["$", "$-", "${status", "a$ b"] {
             assert!(of_nginx(broken).is_err(), "{broken}");
@@ -191,9 +193,9 @@ mod tests {
 
     #[test]
     fn a_time_in_several_directives_is_one_field() {
-        let pieces = of_apache("%h [%{%d/%b/%Y %T}t.%{msec_frac}t %{%z}t]").unwrap();
-        let times: Vec<&Field> = pieces.iter().filter_map(Piece::field).skip(1).collect();
-        let [Field { kind: Kind::Time(form), .. }] = times[..] else { panic!("{pieces:?}") };
+        let pattern = of_apache("%h [%{%d/%b/%Y %T}t.%{msec_frac}t %{%z}t]").unwrap();
+        let times: Vec<&Field> = pattern.fields().skip(1).collect();
+        let [Field { kind: Kind::Time(form), .. }] = times[..] else { panic!("{pattern:?}") };
         assert_eq!(form.micros("17/May/2015 12:05:03.250 +0200"), Some(1_431_857_103_250_000));
     }
 }
