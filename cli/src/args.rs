@@ -66,15 +66,12 @@ pub fn main() -> ExitCode {
     });
     let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build();
     let runtime = runtime.map_err(|error| CliError::failed(format!("cannot start the runtime: {error}")));
-    match runtime.and_then(|runtime| runtime.block_on(run(arguments))) {
-        Ok(code) => code,
-        Err(error) => {
-            if !matches!(error, CliError::OutputClosed) {
-                output::note(&error);
-            }
-            ExitCode::from(error.exit_code())
+    runtime.and_then(|runtime| runtime.block_on(run(arguments))).unwrap_or_else(|error| {
+        if !matches!(error, CliError::OutputClosed) {
+            output::note(&error);
         }
-    }
+        ExitCode::from(error.exit_code())
+    })
 }
 
 fn parsed(arguments: impl Iterator<Item = OsString>) -> Result<Arguments, clap::Error> {

@@ -1,5 +1,6 @@
 //! The database to use: the one that the arguments name, or a private server.
 
+use std::ffi::OsString;
 use std::time::Duration;
 
 use clap::Args;
@@ -44,7 +45,7 @@ pub(super) struct Running {
 
 impl Database {
     pub(super) fn new(args: DatabaseArgs) -> Result<Self> {
-        let schema = Schema::new(&args.schema)?;
+        let schema = Schema::new(&args.schema).map_err(CliError::usage)?;
         let is_argument = args.database_url.is_some();
         Ok(Self { url: url(args.database_url)?, schema, is_argument })
     }
@@ -104,36 +105,29 @@ impl Database {
         let mut config = ServerConfig::default();
         config.durable = durable;
         let _progress = Progress::of("starting a private PostgreSQL server");
-        let server = tokio::task::spawn_blocking(move || Server::start(&config)).await.map_err(CliError::failed)??;
+        let started = tokio::task::spawn_blocking(move || Server::start(&config)).await.map_err(CliError::failed)?;
+        let server = started.map_err(CliError::failed)?;
         Ok(Running { options: parse(&server.url("postgres"))?, schema: self.schema, server: Some(server) })
     }
 }
 
 /// The URL of `--database-url`, or else of `DATABASE_URL`. An empty variable counts as unset.
 fn url(given: Option<String>) -> Result<Option<String>> {
-    let url = match given {
-        // A script passed a variable that is not set. A private server would then allow everything.
-        Some(url) if url.trim().is_empty() => {
-            return Err(CliError::usage(
-                "--database-url is empty: give a URL, or omit the option to use a private server",
-            ));
-        }
-        Some(url) => Some(url),
-        None => std::env::var_os("DATABASE_URL")
-            .map(|url| url.into_string().map_err(|_| CliError::usage("DATABASE_URL is not UTF-8")))
-            .transpose()?,
-    };
+    // A script passed a variable that is not set. A private server would then allow everything.
+    let is_empty = given.as_ref().is_some_and(|url| url.trim().is_empty());
+    CliError::refuse_if(is_empty, "--database-url is empty: give a URL, or omit the option to use a private server")?;
+    let url = given.map(OsString::from).or_else(|| std::env::var_os("DATABASE_URL")).map(OsString::into_string);
+    let url = url.transpose().map_err(|_| CliError::usage("DATABASE_URL is not UTF-8"))?;
     Ok(url.map(|url| url.trim().to_owned()).filter(|url| !url.is_empty()))
 }
 
 /// Parses the URL. No message shows it, because it may contain a password. Connections have a name in `pg_stat_activity`: that of
 /// the URL or of `PGAPPNAME`, or else `pg-limiter`.
 fn parse(url: &str) -> Result<PgConnectOptions> {
-    if !["postgres://", "postgresql://"].iter().any(|scheme| url.starts_with(scheme)) {
-        return Err(CliError::usage(
-            "the database URL does not begin with postgres://: use postgres://user:password@host/name",
-        ));
-    }
+    CliError::refuse_if(
+        !["postgres://", "postgresql://"].iter().any(|scheme| url.starts_with(scheme)),
+        "the database URL does not begin with postgres://: use postgres://user:password@host/name",
+    )?;
     let options: PgConnectOptions =
         url.parse().map_err(|error| CliError::usage(format!("the database URL is invalid: {error}")))?;
     let options = options.disable_statement_logging();
@@ -195,7 +189,7 @@ impl Running {
         let pool = self.pool(connections).await?;
         if self.server.is_some() {
             let _progress = Progress::of("creating the tables and functions");
-            Migrator::new(self.schema.clone()).run(&pool).await?;
+            Migrator::new(self.schema.clone()).run(&pool).await.map_err(CliError::failed)?;
         }
         Ok(pool)
     }

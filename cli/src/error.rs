@@ -1,8 +1,6 @@
 use std::fmt::Display;
 
-use pg_limiter::embedded::ServerError;
-use pg_limiter::migrate::MigrateError;
-use pg_limiter::{Error, InvalidCall, InvalidSchema, Schema};
+use pg_limiter::{Error, Schema};
 
 pub(super) const EXIT_CODES: &str = "\
 Exit codes:
@@ -38,6 +36,11 @@ impl CliError {
 
     pub(super) fn failed(message: impl Display) -> Self {
         Self::Failed(message.to_string())
+    }
+
+    /// An error of usage if something is wrong.
+    pub(super) fn refuse_if(is_wrong: bool, message: impl Display) -> Result<()> {
+        if is_wrong { Err(Self::usage(message)) } else { Ok(()) }
     }
 
     /// Refuses the options that are given and do nothing without `other`, beside `given`. clap's `requires` lets an option pass
@@ -88,19 +91,6 @@ impl From<Error> for CliError {
         }
     }
 }
-
-/// Turns errors of the library into variants of [`CliError`].
-macro_rules! from_errors {
-    ($($error:ty => $variant:ident),+) => {
-        $(impl From<$error> for CliError {
-            fn from(error: $error) -> Self {
-                Self::$variant(error.to_string())
-            }
-        })+
-    };
-}
-
-from_errors!(InvalidCall => Usage, InvalidSchema => Usage, MigrateError => Failed, ServerError => Failed);
 
 impl From<sqlx::Error> for CliError {
     fn from(error: sqlx::Error) -> Self {

@@ -26,10 +26,8 @@ impl KeySecretArgs {
         let Some(path) = self.key_secret_file.clone().or_else(named) else { return Ok(None) };
         let bytes = input::read(&path)?;
         let secret = bytes.strip_suffix(b"\n").map_or(&*bytes, |line| line.strip_suffix(b"\r").unwrap_or(line));
-        match KeySecret::new(secret) {
-            Ok(secret) => Ok(Some(secret)),
-            Err(error) => Err(CliError::usage(format!("{}: {error}", input::name(&path)))),
-        }
+        let invalid = |error| CliError::usage(format!("{}: {error}", input::name(&path)));
+        KeySecret::new(secret).map(Some).map_err(invalid)
     }
 }
 

@@ -62,17 +62,12 @@ pub(super) struct LimitArgs {
     #[arg(long, help_heading = HEADING, value_name = "LENGTH", requires = "capacity", conflicts_with = "rate")]
     lease: Option<String>,
 }
-
 const HEADING: &str = "The limit";
 /// The options that define a limit.
 const INLINE: &str = "kind rate period every zone anchor capacity max_reserved start resolution shards lease";
 const NO_LIMIT: &str = "no limit given";
 const REMEDY: &str = "use --limits FILE, or --rate and --period; for a concurrency limit, --capacity and --lease; or store the \
                       limit in the database, with `pg-limiter limits apply`";
-
-fn no_limit() -> CliError {
-    CliError::usage(format!("{NO_LIMIT}: {REMEDY}"))
-}
 
 /// The error for a name that no stored limit has.
 fn not_stored(name: &str, stored: &Limits) -> CliError {
@@ -135,8 +130,8 @@ impl LimitArgs {
                 }
                 Ok(stored)
             }
-            None if !self.is_inline() => Err(no_limit()),
             None => {
+                self.require_inline()?;
                 let usual = if self.every.is_some() { Kind::CalendarWindow } else { Kind::TokenBucket };
                 let limit = self.read(self.inline_kind().unwrap_or(usual), |_| true)?;
                 let limits = Limits::new().define(name, limit).map_err(CliError::usage)?;
@@ -148,12 +143,9 @@ impl LimitArgs {
 
     /// The inline limit. Without `--kind`, returns one limit of each of `kinds`, with the options that apply to it.
     pub(super) fn of_kinds(&self, kinds: &[Kind]) -> Result<Vec<Limit>> {
-        if self.kind == Some(Kind::Gate) {
-            return Err(CliError::usage("a gate cannot be simulated: it takes no tokens; choose another kind"));
-        }
-        if !self.is_inline() {
-            return Err(no_limit());
-        }
+        let is_gate = self.kind == Some(Kind::Gate);
+        CliError::refuse_if(is_gate, "a gate cannot be simulated: it takes no tokens; choose another kind")?;
+        self.require_inline()?;
         if let Some(kind) = self.inline_kind() {
             return Ok(vec![self.read(kind, |_| true)?]);
         }
@@ -175,8 +167,10 @@ impl LimitArgs {
         self.kind.or(self.lease.is_some().then_some(Kind::Concurrency))
     }
 
-    fn is_inline(&self) -> bool {
-        self.rate.is_some() || matches!(self.inline_kind(), Some(Kind::Gate | Kind::Concurrency))
+    /// Refuses options that define no inline limit.
+    fn require_inline(&self) -> Result<()> {
+        let is_inline = self.rate.is_some() || matches!(self.inline_kind(), Some(Kind::Gate | Kind::Concurrency));
+        CliError::refuse_if(!is_inline, format_args!("{NO_LIMIT}: {REMEDY}"))
     }
 
     /// The options that define a limit and are given, by their names in a limits file.
@@ -196,8 +190,5 @@ impl LimitArgs {
 }
 
 pub(super) fn finite(text: &str) -> Result<f64, String> {
-    match text.parse::<f64>() {
-        Ok(number) if number.is_finite() => Ok(number),
-        _ => Err("not a finite number".to_owned()),
-    }
+    text.parse().ok().filter(|number: &f64| number.is_finite()).ok_or_else(|| "not a finite number".to_owned())
 }

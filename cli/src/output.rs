@@ -48,10 +48,9 @@ pub(super) fn colours() -> bool {
 
 /// Turns a failure to write to standard output into an error. A closed pipe is [`CliError::OutputClosed`].
 pub(super) fn failure(error: io::Error) -> CliError {
-    if error.kind() == io::ErrorKind::BrokenPipe {
-        CliError::OutputClosed
-    } else {
-        CliError::failed(format!("cannot write the output: {error}"))
+    match error.kind() {
+        io::ErrorKind::BrokenPipe => CliError::OutputClosed,
+        _ => CliError::failed(format!("cannot write the output: {error}")),
     }
 }
 
@@ -103,20 +102,17 @@ impl Progress {
         if let Ok(style) = ProgressStyle::with_template(template) {
             bar.set_style(style.progress_chars("=> ").tick_chars("|/-\\ "));
         }
-        let mut progress = Self { bar, appearance: None };
+        let shown = bar.clone();
+        let appear = async move {
+            tokio::time::sleep(MOMENT).await;
+            let _lock = lock();
+            if !shown.is_finished() {
+                DRAWN.add(shown.clone());
+                shown.enable_steady_tick(TICK);
+            }
+        };
+        let progress = Self { bar, appearance: IS_DRAWN.then(|| tokio::spawn(appear).abort_handle()) };
         progress.now(what);
-        if *IS_DRAWN {
-            let bar = progress.bar.clone();
-            let appearance = tokio::spawn(async move {
-                tokio::time::sleep(MOMENT).await;
-                let _lock = lock();
-                if !bar.is_finished() {
-                    DRAWN.add(bar.clone());
-                    bar.enable_steady_tick(TICK);
-                }
-            });
-            progress.appearance = Some(appearance.abort_handle());
-        }
         progress
     }
 

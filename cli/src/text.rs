@@ -69,10 +69,7 @@ pub(super) const WIDEST_NAME: usize = 30;
 
 /// Describes a limit: `api: token_bucket, 10 per 1m, capacity 20`. Omits a name that equals the kind.
 pub(super) fn describe(name: &str, limit: &Limit) -> String {
-    match name == limit.kind().as_str() {
-        true => limit.to_string(),
-        false => format!("{}: {limit}", shown(name, WIDEST_NAME)),
-    }
+    if name == limit.kind().as_str() { limit.to_string() } else { format!("{}: {limit}", shown(name, WIDEST_NAME)) }
 }
 
 /// Aligns rows in columns: the columns in `texts` to the left, the others to the right.

@@ -7,7 +7,7 @@ use clap::Args;
 use serde_json::json;
 
 use crate::database::Database;
-use crate::error::Result;
+use crate::error::{CliError, Result};
 use crate::json;
 use crate::key_secret::KeySecretArgs;
 use crate::limit_args::{LimitArgs, finite};
@@ -131,7 +131,7 @@ async fn ask<T>(
         if json {
             output::line(json::impossible(&error))?;
         }
-        return Err(error.into());
+        return Err(CliError::usage(error));
     }
     let work = async |limiter: &Limiter| {
         let _progress = Progress::of("waiting for the database");
@@ -215,7 +215,7 @@ async fn on_gate<T>(
         if let Ok(stored) = Limits::stored_in(limiter.pool(), limiter.schema()).await
             && let Some(kind) = stored.get(&args.name).map(Limit::kind).filter(|kind| *kind != Kind::Gate)
         {
-            return Err(InvalidCall::NotAGate { limit: args.name, kind }.into());
+            return Err(CliError::usage(InvalidCall::NotAGate { limit: args.name, kind }));
         }
         let key = forms.find(limiter, &args.name, notes).await?;
         Ok((run(limiter, Item::new((args.name, Limit::gate()), key.as_str())).await?, key))

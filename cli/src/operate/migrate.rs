@@ -83,7 +83,7 @@ async fn on(args: &MigrateArgs, database: Database) -> Result<ExitCode> {
     let progress = Progress::of("comparing the schema with this release");
     let migrator =
         Migrator::new(running.schema.clone()).distributed(args.distributed).without_queue(args.without_queue);
-    let drift = migrator.check(&pool).await?;
+    let drift = migrator.check(&pool).await.map_err(CliError::failed)?;
     if args.check {
         pool.close().await;
         drop(progress);
@@ -105,7 +105,7 @@ async fn on(args: &MigrateArgs, database: Database) -> Result<ExitCode> {
         output::lines(replaced().map(ToString::to_string))?;
     }
     progress.now("migrating the schema");
-    let report = migrator.run(&pool).await?;
+    let report = migrator.run(&pool).await.map_err(CliError::failed)?;
     pool.close().await;
     drop(progress);
     output::line(match args.json {

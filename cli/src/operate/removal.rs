@@ -47,12 +47,13 @@ pub(crate) async fn reset(args: ResetArgs, database: Database) -> Result<ExitCod
     if let Some(path) = &args.limits
         && input::read_limits(path)?.get(&args.name).is_none()
     {
-        return Err(InvalidCall::UnknownLimit { limit: args.name }.into());
+        return Err(CliError::usage(InvalidCall::UnknownLimit { limit: args.name }));
     }
     let forms = Forms::new(args.key, args.exact, args.secret.read()?);
     // Rejects a name or a key before a connection is made. Removing a row does not depend on the limit.
     let any = Limit::token_bucket(1, Duration::from_secs(1)).build().map_err(CliError::usage)?;
-    Call::from(Item::new((&*args.name, any), forms.usual())).validate(Op::Reset, &Limits::new())?;
+    let call = Call::from(Item::new((&*args.name, any), forms.usual()));
+    call.validate(Op::Reset, &Limits::new()).map_err(CliError::usage)?;
     let work = async |limiter: &Limiter| {
         let _progress = Progress::of(format!("resetting the limit \"{}\"", args.name));
         if args.all_keys {

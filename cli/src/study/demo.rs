@@ -16,7 +16,7 @@ use crate::json;
 use crate::output::{self, Progress};
 use crate::text::{grouped, tokens};
 use pg_limiter::migrate::Migrator;
-use pg_limiter::{Balances, Call, Decision, Error, Item, Limit, LimitBuilder, LimitState, Limiter, Limits, Schema};
+use pg_limiter::{Call, Decision, Error, Item, Limit, LimitBuilder, LimitState, Limiter, Limits, Schema};
 
 #[derive(Args, Debug)]
 pub(crate) struct DemoArgs {
@@ -59,7 +59,9 @@ async fn token_bucket(stage: &mut Stage) -> Result<()> {
     for halves in 1..=6 {
         tokio::time::sleep(Duration::from_millis(500)).await;
         let balances = limiter.peek(("requests", "franck")).await?;
-        stage.balance(&format!("{:.1} s later", f64::from(halves) / 2.0), &balances)?;
+        let step = format!("{:.1} s later", f64::from(halves) / 2.0);
+        let line = format!("  {step:<14}           {}", bar(balances.limits()));
+        stage.show(line, Some(&step), json!({"value": balances.remaining()}))?;
     }
     stage.call("3 tokens", &limiter, ("requests", "franck", 3.0)).await?;
     stage.call("another user", &limiter, ("requests", "somebody else")).await.map(drop)
@@ -253,10 +255,10 @@ impl Stage {
     /// reserved.)
     async fn set(mut running: Running, json: bool) -> Result<Self> {
         let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
-        running.schema = Schema::new(&format!("limiter_demo_{}", now.as_millis()))?;
+        running.schema = Schema::new(&format!("limiter_demo_{}", now.as_millis())).map_err(CliError::usage)?;
         let pool = running.pool(CONNECTIONS).await?;
         let _progress = Progress::of("creating the tables and functions");
-        Migrator::new(running.schema.clone()).run(&pool).await?;
+        Migrator::new(running.schema.clone()).run(&pool).await.map_err(CliError::failed)?;
         let version: String = sqlx::query_scalar("SHOW server_version").fetch_one(&pool).await?;
         let server = running.private_source().map_or_else(|| format!("your server, version {version}"), str::to_owned);
         Ok(Self { running, pool, server, json, scene: 0, progress: Progress::parts("demo", 5) })
@@ -308,11 +310,6 @@ impl Stage {
         let wait = retry_after.map(|wait| format!(", retry after {}", seconds(wait))).unwrap_or_default();
         let line = format!("  {step:<14} {}  {}{wait}", verdict(&decision), bar(decision.limits()));
         self.show(line, Some(step), json::decision(&decision)).map(|()| retry_after)
-    }
-
-    fn balance(&self, step: &str, balances: &Balances) -> Result<()> {
-        let line = format!("  {step:<14}           {}", bar(balances.limits()));
-        self.show(line, Some(step), json!({"value": balances.remaining()}))
     }
 }
 

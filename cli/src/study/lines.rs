@@ -25,8 +25,8 @@ pub(crate) struct Lines<'s> {
     /// A line, of which this much was returned.
     buffer: Vec<u8>,
     start: usize,
-    /// The number of NUL bytes that were left out, and the line of the first one.
-    nuls: (u64, usize),
+    /// The line of the first NUL byte, and the number of those that were left out, if there are any.
+    nuls: Option<(usize, u64)>,
 }
 
 /// The number of a line, from 1 on, and its bytes without the line break and blanks at the end. No bytes if it is too long.
@@ -64,17 +64,16 @@ impl Lines<'_> {
     }
 
     fn count(&mut self, nuls: usize) {
-        let first = if self.nuls.0 == 0 { self.number } else { self.nuls.1 };
-        self.nuls = (self.nuls.0 + nuls as u64, first);
+        if nuls > 0 {
+            self.nuls.get_or_insert((self.number, 0)).1 += nuls as u64;
+        }
     }
 
     /// A note on the NUL bytes, if there are any.
     pub(crate) fn note(&self) -> Option<String> {
-        let (count, line) = self.nuls;
-        (count > 0).then(|| {
-            let found = format!("{} NUL bytes are left out, the first ones in line {line}", grouped(count));
-            format!("{}: {found}: a crash or a copytruncate leaves them, and lines may be missing", self.name)
-        })
+        let (line, count) = self.nuls?;
+        let found = format!("{} NUL bytes are left out, the first ones in line {line}", grouped(count));
+        Some(format!("{}: {found}: a crash or a copytruncate leaves them, and lines may be missing", self.name))
     }
 
     /// Reads a line. Returns whether it was read whole; otherwise the rest was skipped.
@@ -139,7 +138,7 @@ impl Source {
             return Err(CliError::usage(format!("{name}: {}", piped(&cause, &pipe))));
         }
         let reader = Box::new(Cursor::new(text.to_vec()).chain(reader));
-        Ok(Lines { name, reader, pipe, number: 0, buffer: Vec::new(), start: 0, nuls: (0, 0) })
+        Ok(Lines { name, reader, pipe, number: 0, buffer: Vec::new(), start: 0, nuls: None })
     }
 }
 

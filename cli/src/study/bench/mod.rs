@@ -4,7 +4,7 @@
 mod setup;
 
 use std::iter;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use fastrand::Rng;
@@ -147,7 +147,7 @@ async fn measure(setup: &BenchSetup, work: Work, args: &BenchArgs, progress: &Pr
         }
     }
     let figures = series.into_iter().map(|(isolation, limiter, answers, took, batches, retries)| {
-        let answers = locked(&answers);
+        let answers = answers.lock().unwrap_or_else(PoisonError::into_inner);
         let decisions = answers.times.len();
         if decisions == 0 {
             let why = answers.first_error.as_deref().unwrap_or_default();
@@ -217,10 +217,6 @@ impl Answers {
     }
 }
 
-fn locked(answers: &Mutex<Answers>) -> MutexGuard<'_, Answers> {
-    answers.lock().unwrap_or_else(PoisonError::into_inner)
-}
-
 /// Runs the callers until the time is up, each with its own items. Each makes its next call as soon as the last one returns.
 /// Returns how long that took in all.
 async fn load<I: Iterator<Item = Item> + Send + 'static>(
@@ -247,7 +243,7 @@ async fn call(limiter: Limiter, items: impl Iterator<Item = Item>, answers: Arc<
         let answer = limiter.limit(item).await;
         let took = asked.elapsed();
         let has_failed = answer.is_err();
-        locked(&answers).add(took, answer);
+        answers.lock().unwrap_or_else(PoisonError::into_inner).add(took, answer);
         if has_failed {
             tokio::time::sleep(AFTER_ERROR).await;
         }

@@ -22,7 +22,7 @@ impl Sandbox {
         let _progress = Progress::of("creating temporary tables and functions");
         // The isolation level of the limiter's own transactions. READ WRITE overrides the role's default.
         sqlx::raw_sql("BEGIN ISOLATION LEVEL SERIALIZABLE READ WRITE").execute(&mut connection).await?;
-        let schema = Schema::new("pg_temp")?;
+        let schema = Schema::new("pg_temp").map_err(CliError::usage)?;
         sqlx::raw_sql("SET LOCAL check_function_bodies = off").execute(&mut connection).await?;
         let tables = migrations(&schema, &[Part::Core]).into_iter().map(|migration| migration.sql);
         for sql in tables.chain(functions(&schema, &[Part::Core]).into_iter().map(|function| function.sql)) {

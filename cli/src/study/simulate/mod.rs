@@ -61,7 +61,7 @@ impl<'a> Prepared<'a> {
         for (name, limit) in &prepared.named {
             // Reject a call that can never be allowed without connecting to the database.
             let lease = (limit.kind() == Kind::Concurrency).then(LeaseId::random);
-            prepared.call(name, lease).validate(Op::Limit, &prepared.limits)?;
+            prepared.call(name, lease).validate(Op::Limit, &prepared.limits).map_err(CliError::usage)?;
         }
         Ok(prepared)
     }
@@ -109,7 +109,7 @@ impl<'a> Prepared<'a> {
             let next = || asked.peek_mut().filter(|step| step.0.0 <= last).map(PeekMut::pop);
             let chunk: Vec<_> = iter::from_fn(next).take(CHUNK).map(|step| self.timed(&name, step)).collect();
             for (timed, decision) in sandbox.decide(chunk, limits).await? {
-                let decision = decision?;
+                let decision = decision.map_err(CliError::usage)?;
                 let Step::Call(nth, lease) = timed.tag else {
                     if let Step::Release(lease) = timed.tag
                         && let Some(since) = held.remove(&lease)

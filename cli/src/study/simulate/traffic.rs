@@ -107,9 +107,8 @@ impl SimulateArgs {
             let reason = format!("\"{name}\" is a gate, which takes no tokens to simulate: leave it out");
             return Err(CliError::usage(reason));
         }
-        if named.is_empty() {
-            return Err(CliError::usage(format!("{} defines no limits: define one there", sourced.source)));
-        }
+        let source = &sourced.source;
+        CliError::refuse_if(named.is_empty(), format_args!("{source} defines no limits: define one there"))?;
         Ok(named)
     }
 
@@ -152,9 +151,8 @@ impl SimulateArgs {
             let of_bursts = [("--burst", self.burst.is_some()), ("--pause", self.pause.is_some())];
             CliError::refuse_without("--traffic bursts", "other traffic", &of_bursts)?;
         }
-        if self.burst.is_some_and(|burst| burst < 1.0) {
-            return Err(CliError::usage("--burst is less than 1: use 1 call or more"));
-        }
+        let is_low = self.burst.is_some_and(|burst| burst < 1.0);
+        CliError::refuse_if(is_low, "--burst is less than 1: use 1 call or more")?;
         let traffic = Traffic {
             shape: self.traffic,
             pace: self.calls.or(usual).unwrap_or(Pace { calls: 1.0, per: 1_000_000 }),

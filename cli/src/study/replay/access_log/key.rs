@@ -68,7 +68,9 @@ pub(crate) struct LogKey {
     /// is, but as the web layer uses it.
     field: String,
     client: ClientAddress,
+    /// The header of the proxies, and the field that has it.
     header: HeaderName,
+    header_field: String,
     has_proxies: bool,
 }
 
@@ -99,43 +101,47 @@ impl LogKey {
         let client = ClientAddress::behind(proxies.with_header(header.clone()));
         let client =
             client.ipv6_prefix(options.ipv6_prefix.unwrap_or(64)).ipv4_prefix(options.ipv4_prefix.unwrap_or(32));
-        let key = Self { name, field, client, header, has_proxies: !trusted.trim().is_empty() };
+        let header_field = format!("http_{}", header.as_str().replace('-', "_"));
+        let has_proxies = !trusted.trim().is_empty();
         // Whether lines of this format can have the key.
-        let header = key.header_field();
-        let has_field = match key.field.strip_prefix('$') {
-            Some(own) => format.has_own(own),
-            None => format.has(&key.field),
-        };
-        let has_header = key.field == CLIENT && (format.has(&header) || format.has(ALL_FORWARDED));
-        if let Some(name) = options.trusted_header.as_ref().filter(|_| has_field && !key.has_proxies) {
+        let has_field = field.strip_prefix('$').map_or_else(|| format.has(&field), |own| format.has_own(own));
+        let has_header = field == CLIENT && (format.has(&header_field) || format.has(ALL_FORWARDED));
+        if let Some(name) = options.trusted_header.as_ref().filter(|_| has_field && !has_proxies) {
             return Err(CliError::usage(format!(
                 "--trusted-header {name} is not read without --trusted-proxies, because the log has the address of the peer: \
                  add --trusted-proxies with the networks of your proxies"
             )));
         }
-        if has_field && key.has_proxies && !has_header {
+        if has_field && has_proxies && !has_header {
             return Err(CliError::usage(format!(
-                "--trusted-proxies needs the header that the proxies write, and the log format has no ${header}: add it to \
-                 --log-format, or name another with --trusted-header"
+                "--trusted-proxies needs the header that the proxies write, and the log format has no ${header_field}: add it \
+                 to --log-format, or name another with --trusted-header"
             )));
         }
-        if has_field || has_header { Ok(key) } else { Err(lacks_field(&key.name, format)) }
+        if has_field || has_header {
+            return Ok(Self { name, field, client, header, header_field, has_proxies });
+        }
+        let named = names().filter(|name| format.has(name)).map(str::to_owned);
+        let mut all: Vec<String> = named.chain(format.own_names().map(|name| format!("${name}"))).collect();
+        let mut seen = HashSet::new();
+        all.retain(|name| seen.insert(name.clone()));
+        Err(CliError::usage(format!("--key {name}: the log format has no such field; it has {}", all.join(", "))))
     }
 
     /// The key of a request, or `None` if the line has no such field. Returns the reason if the field is no key.
     pub(crate) fn of(&self, line: &LogLine<'_>) -> Result<Option<String>, String> {
-        let field = if self.field == CLIENT { self.header_field() } else { self.field.clone() };
-        if line.is_ambiguous(&field) {
+        let field = if self.field == CLIENT { &self.header_field } else { &self.field };
+        if line.is_ambiguous(field) {
             return Err(format!(
                 "several fields may be the header {field}: name one with --log-format json:{field}=FIELD"
             ));
         }
         let is_header_used = self.has_proxies || line.field(CLIENT).is_none();
-        let names: &[&str] = match self.field.strip_prefix('$') {
-            Some(own) => &[own],
-            None if self.field != CLIENT => &[&self.field],
-            None if is_header_used => &[CLIENT, &field, ALL_FORWARDED],
-            None => &[CLIENT],
+        let (names, value): (&[&str], _) = match self.field.strip_prefix('$') {
+            Some(own) => (&[own], line.own(own)),
+            None if self.field != CLIENT => (&[field], line.field(field)),
+            None if is_header_used => (&[CLIENT, field, ALL_FORWARDED], None),
+            None => (&[CLIENT], None),
         };
         if let Some(name) = names.iter().find(|name| line.has_other_readings(name)) {
             return Err(format!(
@@ -143,10 +149,8 @@ impl LogKey {
                  it: use another --key, or let the server write such fields in quotes"
             ));
         }
-        match self.field.strip_prefix('$') {
-            Some(own) => return Ok(line.own(own).map(stored)),
-            None if self.field != CLIENT => return Ok(line.field(&self.field).map(stored)),
-            None => {}
+        if self.field != CLIENT {
+            return Ok(value.map(stored));
         }
         let peer = line.field(CLIENT);
         let reported = self.reported(line);
@@ -166,13 +170,17 @@ impl LogKey {
 
     /// The header of the proxies. `None` if the line has no such field.
     fn reported<'l>(&self, line: &'l LogLine<'_>) -> Option<&'l str> {
-        line.field(&self.header_field()).or_else(|| line.own(ALL_FORWARDED))
+        line.field(&self.header_field).or_else(|| line.own(ALL_FORWARDED))
     }
 
     /// The field that a request should have and this one lacks: the key or, behind proxies, the header with the client's address.
     pub(crate) fn missing(&self, line: &LogLine<'_>, key: Option<&str>) -> Option<Box<str>> {
         let lacks_header = self.field == CLIENT && self.has_proxies && self.reported(line).is_none();
-        if key.is_none() { Some(self.name.as_str().into()) } else { lacks_header.then(|| self.header_field().into()) }
+        if key.is_none() {
+            Some(self.name.as_str().into())
+        } else {
+            lacks_header.then(|| self.header_field.as_str().into())
+        }
     }
 
     /// The key of a client. `peer`: the address of the peer, if the log has it. `reported`: the header of the proxies, if the log
@@ -211,11 +219,6 @@ impl LogKey {
             .ok_or_else(|| format!("\"{reported}\" is no address"))
     }
 
-    /// The field with the header of the proxies.
-    fn header_field(&self) -> String {
-        format!("http_{}", self.header.as_str().replace('-', "_"))
-    }
-
     /// The key that the user means by this text: that of the client with this address; any other text is a key as it is.
     pub(crate) fn named(&self, text: &str) -> String {
         match address(text).filter(|_| self.field == CLIENT) {
@@ -232,14 +235,6 @@ fn stored(key: &str) -> String {
 
 /// In bytes.
 const LONGEST_KEY: usize = 1024;
-
-fn lacks_field(name: &str, format: &LogFormat) -> CliError {
-    let named = names().filter(|name| format.has(name)).map(str::to_owned);
-    let mut all: Vec<String> = named.chain(format.own_names().map(|name| format!("${name}"))).collect();
-    let mut seen = HashSet::new();
-    all.retain(|name| seen.insert(name.clone()));
-    CliError::usage(format!("--key {name}: the log format has no such field; it has {}", all.join(", ")))
-}
 
 /// The web layer's key for all clients with an unreadable address.
 const UNREADABLE: &str = "unreadable";
