@@ -4,6 +4,9 @@
 use std::fs::File;
 use std::io::{self, BufRead, BufReader, Cursor, Read, Seek};
 use std::path::Path;
+use std::sync::LazyLock;
+
+use regex::Regex;
 
 use crate::error::{CliError, Result};
 use crate::input::{self, of_encoding};
@@ -188,23 +191,18 @@ fn of_record(head: &str, is_event: bool) -> Option<String> {
     Some(format!("{finding}, and {record} is one {form}: convert it with {command} FILE{tool}"))
 }
 
+/// A field of a YAML mapping, which may be an item of a list. It has a lower-case letter: `INFO: ..` is a line of a log.
+static NAMED: LazyLock<Regex> = LazyLock::new(|| {
+    Regex::new(r#"^(?:- )?"*([A-Za-z0-9_]*[a-z][A-Za-z0-9_]*)"*:(?: ?$| [^-])"#).expect("a regular expression")
+});
+
 /// The expression of yq for the records of a YAML file: the items of a list, or the mapping itself. `None` if it is no YAML.
 fn records_of_yaml(text: &str) -> Option<String> {
     let is_content = |line: &&str| !line.is_empty() && !line.starts_with('#');
     let lines: Vec<&str> = text.lines().map(str::trim_end).filter(is_content).collect();
     let marks = lines.iter().take_while(|line| **line == "---" || line.starts_with("%YAML")).count();
     let (first, next) = (lines.get(marks).copied().unwrap_or_default(), lines.get(marks + 1).copied());
-    let is_name = |name: &&str| {
-        !name.is_empty()
-            && name.chars().all(|c| c.is_ascii_alphanumeric() || c == '_')
-            && name.chars().any(|c| c.is_ascii_lowercase())
-    }; // `INFO: ..` is a line of a log.
-    let name = |line: &'_ str| {
-        let (name, value) = line.strip_prefix("- ").unwrap_or(line).split_once(':')?;
-        Some(name.trim_matches('"').to_owned()).filter(|name| {
-            is_name(&name.as_str()) && (value.is_empty() || value.starts_with(' ') && !value.starts_with(" -"))
-        })
-    };
+    let name = |line: &str| NAMED.captures(line).map(|found| found[1].to_owned());
     let name_of_first = name(first);
     // The lines of a log may all begin with the same name.
     let of_mapping =

@@ -74,16 +74,14 @@ impl PlotArgs {
     /// The file to draw to, if one is given. Checks it before the work is done.
     pub(crate) fn file(&self) -> Result<Option<&Path>> {
         let Some(path) = self.plot.as_deref() else { return Ok(None) };
-        let refused = |why| Err(CliError::usage(format!("--plot {}: {why}", path.display())));
-        if !has_ending(path, "svg") && !has_ending(path, "png") {
-            return refused("the file name must end in .svg or .png".to_owned());
-        }
+        let is_picture = has_ending(path, "svg") || has_ending(path, "png");
         let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."));
-        if !folder.is_dir() {
-            return refused(format!("there is no folder {}", folder.display()));
-        }
-        if path.is_dir() {
-            return refused("this is a folder; name a file".to_owned());
+        for (is_wrong, why) in [
+            (!is_picture, "the file name must end in .svg or .png"),
+            (!folder.is_dir(), &format!("there is no folder {}", folder.display())),
+            (path.is_dir(), "this is a folder; name a file"),
+        ] {
+            CliError::refuse_if(is_wrong, format_args!("--plot {}: {why}", path.display()))?;
         }
         Ok(Some(path))
     }

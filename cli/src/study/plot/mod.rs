@@ -7,5 +7,5 @@ mod picture;
 
 pub(crate) use axes::{Bins, Clock, SECOND, finer};
 pub(crate) use file::PlotArgs;
-pub(crate) use panel::{Bar, Became, Panel};
+pub(crate) use panel::{Bar, Panel};
 pub(crate) use picture::Picture;

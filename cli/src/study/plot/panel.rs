@@ -52,17 +52,11 @@ impl Panel {
         self.has_balance().then_some(edges).into_iter().flatten()
     }
 
-    /// Adds a call, and the balance after it.
-    pub(crate) fn add(&mut self, at: i64, count: f64, became: Became, balance: f64) {
+    /// Adds a call to this part of its bar, and the balance after it.
+    pub(crate) fn add(&mut self, at: i64, count: f64, part: BarPart, balance: f64) {
         self.calls += 1;
         self.of_ones &= count == 1.0;
-        let bar = &mut self.bars[self.bins.place(at)];
-        *match became {
-            Became::Admitted => &mut bar.admitted,
-            Became::Reserved => &mut bar.reserved,
-            Became::Denied => &mut bar.denied,
-            Became::DeniedElsewhere => &mut bar.denied_elsewhere,
-        } += count;
+        *part(&mut self.bars[self.bins.place(at)]) += count;
         // The balance that a call returns for a sharded bucket is an estimate.
         if self.has_balance() && self.limit.shards() == 1 {
             self.balance(at, balance);
@@ -117,39 +111,31 @@ impl Panel {
     }
 }
 
-/// The decision on a call, from the view of one of its limits.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Became {
-    Admitted,
-    /// Admitted after a wait.
-    Reserved,
-    Denied,
-    /// Denied by another limit of the call.
-    DeniedElsewhere,
-}
-
-impl Became {
-    /// `refused`: whether this limit denied the call.
-    pub(crate) fn of(decision: &Decision, refused: bool) -> Self {
-        match (decision.is_denied(), refused, decision.wait()) {
-            (true, true, _) => Self::Denied,
-            (true, false, _) => Self::DeniedElsewhere,
-            (false, _, Some(_)) => Self::Reserved,
-            (false, _, None) => Self::Admitted,
-        }
-    }
-}
-
 /// The tokens of one bar.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub(crate) struct Bar {
     pub(crate) admitted: f64,
+    /// Admitted after a wait.
     pub(crate) reserved: f64,
     pub(crate) denied: f64,
+    /// Denied by another limit of the call.
     pub(crate) denied_elsewhere: f64,
 }
 
+/// Selects a part of a bar.
+type BarPart = fn(&mut Bar) -> &mut f64;
+
 impl Bar {
+    /// The part for a call with this decision, from the view of one of its limits. `refused`: whether this limit denied the call.
+    pub(crate) fn part(decision: &Decision, refused: bool) -> BarPart {
+        match (decision.is_denied(), refused, decision.wait()) {
+            (true, true, _) => |bar| &mut bar.denied,
+            (true, false, _) => |bar| &mut bar.denied_elsewhere,
+            (false, _, Some(_)) => |bar| &mut bar.reserved,
+            (false, _, None) => |bar| &mut bar.admitted,
+        }
+    }
+
     pub(crate) fn offered(&self) -> f64 {
         self.passed() + self.denied + self.denied_elsewhere
     }
@@ -174,11 +160,11 @@ mod tests {
     #[test]
     fn tokens_are_counted_in_the_bar_of_their_time() {
         let mut panel = panel(BINS);
-        panel.add(0, 1.0, Became::Admitted, 0.0);
-        panel.add(99, 1.0, Became::Denied, 0.0);
-        panel.add(100, 1.0, Became::Reserved, 0.0);
+        panel.add(0, 1.0, |bar| &mut bar.admitted, 0.0);
+        panel.add(99, 1.0, |bar| &mut bar.denied, 0.0);
+        panel.add(100, 1.0, |bar| &mut bar.reserved, 0.0);
         assert!(panel.of_ones);
-        panel.add(299, 2.5, Became::DeniedElsewhere, 0.0);
+        panel.add(299, 2.5, |bar| &mut bar.denied_elsewhere, 0.0);
         assert!(!panel.of_ones && panel.calls == 4);
         assert_eq!(panel.bars.iter().map(Bar::offered).collect::<Vec<_>>(), [2.0, 1.0, 2.5]);
         assert_eq!(panel.bars[0], Bar { admitted: 1.0, denied: 1.0, ..Bar::default() });

@@ -94,32 +94,29 @@ impl Event {
 }
 
 /// The calls that took leases, by the names that the file gives to them.
-pub(super) struct Leases<'l> {
-    pub(super) limits: &'l Limits,
-    pub(super) named: HashMap<String, Call>,
-}
+pub(super) type Leases = HashMap<String, Call>;
 
-impl Leases<'_> {
-    /// Gives a call on a concurrency limit a lease, and a release or a renewal the call that it is for: the last one before it
-    /// with that lease. Events must be in the order of time. `place`: that of the event's line.
-    pub(super) fn name(&mut self, event: &mut Event, place: usize) -> Result<(), String> {
-        if matches!(event.op, Op::Release | Op::Renew) {
-            let name = event.lease.as_deref().unwrap_or_default();
-            let call = self.named.get(name).ok_or_else(|| format!("no earlier call has the lease \"{name}\""))?;
-            event.call = call.clone();
-            return Ok(());
-        }
-        let has_slots =
-            |item: &Item| self.limits.get(item.limit_name()).is_some_and(|limit| limit.kind() == Kind::Concurrency);
-        if event.op == Op::Limit && (event.lease.is_some() || event.call.items().iter().any(has_slots)) {
-            let id = i64::try_from(place).ok().and_then(|place| LeaseId::new(place + 2));
-            event.call = event.call.clone().lease(id.unwrap_or_else(LeaseId::random));
-            if let Some(name) = event.lease.clone() {
-                self.named.insert(name, event.call.clone());
-            }
-        }
-        Ok(())
+/// The operation and the call of an event. A call on a concurrency limit gets a lease; that of a release or a renewal is the one
+/// that it is for: the last one before it with that lease. Events must be in the order of time. `place`: that of the event's line.
+pub(super) fn call_of(
+    Event { op, call, lease, .. }: Event,
+    place: usize,
+    leases: &mut Leases,
+    limits: &Limits,
+) -> Result<(Op, Call), String> {
+    if matches!(op, Op::Release | Op::Renew) {
+        let name = lease.unwrap_or_default();
+        let call = leases.get(&name).ok_or_else(|| format!("no earlier call has the lease \"{name}\""))?;
+        return Ok((op, call.clone()));
     }
+    let has_slots = |item: &Item| limits.get(item.limit_name()).is_some_and(|limit| limit.kind() == Kind::Concurrency);
+    if op != Op::Limit || lease.is_none() && !call.items().iter().any(has_slots) {
+        return Ok((op, call));
+    }
+    let id = i64::try_from(place).ok().and_then(|place| LeaseId::new(place + 2));
+    let call = call.lease(id.unwrap_or_else(LeaseId::random));
+    leases.extend(lease.map(|name| (name, call.clone())));
+    Ok((op, call))
 }
 
 #[derive(Deserialize)]

@@ -19,7 +19,7 @@ use crate::limit_args::Sourced;
 use crate::output::{self, Progress};
 use crate::study::bad_lines::{Bound, LineArgs};
 use crate::study::lines::Source;
-use crate::study::plot::{Became, Bins, Clock, Panel, Picture, PlotArgs};
+use crate::study::plot::{Bar, Bins, Clock, Panel, Picture, PlotArgs};
 use crate::study::replay::recording::{Fault, Log, Recording};
 use crate::study::replay::sandbox::{Purpose, in_time_order};
 use crate::study::replay::tally::{Decisions, Tally, table};
@@ -204,7 +204,7 @@ fn add(panels: &mut [Panel], timed: &Timed<Purpose>, decision: &Result<Decision,
         let has_key = |panel: &Panel| panel.key.as_ref().is_none_or(|key| **key == *item.key().as_str());
         let panel = panels.iter_mut().find(|panel| panel.name == state.limit && has_key(panel));
         if let Some(panel) = panel {
-            panel.add(timed.at, item.tokens(), Became::of(decision, state.denied), state.remaining);
+            panel.add(timed.at, item.tokens(), Bar::part(decision, state.denied), state.remaining);
         }
     }
 }

@@ -1,7 +1,7 @@
 //! The recording to replay: calls with their times.
 
 use std::borrow::Cow;
-use std::collections::{BTreeMap, HashMap, HashSet};
+use std::collections::{BTreeMap, HashSet};
 use std::sync::Arc;
 
 use crate::error::{CliError, Result};
@@ -12,7 +12,7 @@ use crate::study::lines::{Lines, Source};
 use crate::study::plot::{SECOND, finer};
 use crate::study::replay::Event;
 use crate::study::replay::access_log::{LogFormat, LogKey, LogOptions, of_known_format};
-use crate::study::replay::events::Leases;
+use crate::study::replay::events::{Leases, call_of};
 use crate::study::replay::sandbox::{Purpose, Timed};
 use crate::text::grouped;
 use pg_limiter::{Call, Limit, Limits, Op};
@@ -130,7 +130,7 @@ impl Recording {
             recording: self,
             lines: self.source.lines(self.log.is_none(), progress)?,
             limit: applied.cloned().unwrap_or_default(),
-            leases: Leases { limits: &self.limits, named: HashMap::new() },
+            leases: Leases::new(),
             waiting: BTreeMap::new(),
             last: None,
             read: 0,
@@ -189,7 +189,7 @@ pub(super) struct Pass<'r> {
     lines: Lines<'r>,
     /// For an access log: the limit that is applied.
     limit: Arc<str>,
-    leases: Leases<'r>,
+    leases: Leases,
     /// The window: the numbers of lines and what they have, by time. Lines with the same time keep their order.
     waiting: BTreeMap<(i64, usize), (usize, Parsed)>,
     /// The time of the last call.
@@ -248,8 +248,8 @@ impl Iterator for Pass<'_> {
                 }
                 (Op::Limit, Call::from((Arc::clone(&self.limit), &*key)))
             }
-            Parsed::Event(mut event) => match self.leases.name(&mut event, place) {
-                Ok(()) => (event.op, event.call),
+            Parsed::Event(event) => match call_of(*event, place, &mut self.leases, &self.recording.limits) {
+                Ok(op_and_call) => op_and_call,
                 Err(reason) => return Some(Err(Fault::Line(BadLine { place, number, why: reason.into() }))),
             },
         };

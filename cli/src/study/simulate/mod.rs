@@ -17,7 +17,7 @@ use crate::input;
 use crate::json::{line, milliseconds};
 use crate::limit_args::Sourced;
 use crate::output::{self, Progress};
-use crate::study::plot::{Bar, Became, Bins, Clock, Panel, Picture};
+use crate::study::plot::{Bar, Bins, Clock, Panel, Picture};
 use crate::study::replay::{CHUNK, Sandbox, Timed};
 pub(crate) use crate::study::simulate::traffic::SimulateArgs;
 use crate::study::simulate::traffic::{MOST_CALLS, OnDenial, Traffic};
@@ -121,10 +121,9 @@ impl<'a> Prepared<'a> {
                     continue;
                 };
                 progress.add(1);
-                let became = Became::of(&decision, decision.is_denied());
-                panel.add(timed.at, count, became, decision.remaining());
+                panel.add(timed.at, count, Bar::part(&decision, decision.is_denied()), decision.remaining());
                 let wait = decision.retry_after().or(decision.wait());
-                if became != Became::Denied {
+                if !decision.is_denied() {
                     outcome.admit(timed.at, times[nth], count, wait);
                     if let Some(lease) = lease {
                         held.insert(lease, timed.at);
@@ -239,7 +238,7 @@ impl Outcome {
         self.admitted += 1;
         self.reserved += u64::from(wait.is_some());
         let wait = wait.unwrap_or_default();
-        self.longest_wait = self.longest_wait.max(micros(at - came) + wait);
+        self.longest_wait = self.longest_wait.max(Duration::from_micros((at - came).unsigned_abs()) + wait);
         self.uses.push((at.saturating_add(i64::try_from(wait.as_micros()).unwrap_or(i64::MAX)), count));
     }
 
@@ -259,10 +258,6 @@ impl Outcome {
         }
         most
     }
-}
-
-fn micros(length: i64) -> Duration {
-    Duration::from_micros(length.unsigned_abs())
 }
 
 /// One limit, and the outcome of the calls to it.
@@ -323,7 +318,7 @@ fn or_dash(text: Option<String>) -> String {
 fn object(simulated: &Simulated) -> String {
     let Simulated { panel, outcome } = simulated;
     let bars = |tokens: fn(&Bar) -> f64| panel.bars.iter().map(tokens).collect::<Vec<_>>();
-    let balances = panel.balances().into_iter().map(|(at, value)| [milliseconds(micros(at)), value]);
+    let balances = panel.balances().into_iter().map(|(at, value)| [at as f64 / 1000.0, value]);
     line(&json!({
         "limit": *panel.name,
         "kind": panel.limit.kind().as_str(),
@@ -337,7 +332,7 @@ fn object(simulated: &Simulated) -> String {
         "most_at_once": simulated.of_slots(outcome.most_held),
         "average_at_once": simulated.of_slots(outcome.average_held),
         "lost_leases": simulated.of_slots(outcome.lost),
-        "bar_ms": milliseconds(micros(panel.bins.width)),
+        "bar_ms": panel.bins.width as f64 / 1000.0,
         "bars_offered": bars(Bar::offered),
         "bars_admitted": bars(|bar| bar.admitted),
         "bars_reserved": bars(|bar| bar.reserved),

@@ -123,18 +123,14 @@ impl SimulateArgs {
             None => Ok(usual.min(LONGEST)),
         };
         let slots = limits.iter().find(|(_, limit)| limit.kind() == Kind::Concurrency);
-        let hold = match (slots, &self.hold) {
-            (Some(_), Some(_)) => Some(length("--hold", &self.hold, 1)?),
-            (Some((name, _)), None) => {
-                return Err(CliError::usage(format!(
-                    "\"{name}\" is a concurrency limit: add --hold LENGTH, the time for which a call holds its slots"
-                )));
-            }
-            (None, Some(_)) => {
-                return Err(CliError::usage("--hold requires a concurrency limit: no other kind has slots to hold"));
-            }
-            (None, None) => None,
-        };
+        let is_needless = slots.is_none() && self.hold.is_some();
+        CliError::refuse_if(is_needless, "--hold requires a concurrency limit: no other kind has slots to hold")?;
+        if let Some((name, _)) = slots.filter(|_| self.hold.is_none()) {
+            return Err(CliError::usage(format!(
+                "\"{name}\" is a concurrency limit: add --hold LENGTH, the time for which a call holds its slots"
+            )));
+        }
+        let hold = slots.map(|_| length("--hold", &self.hold, 1)).transpose()?;
         // The slots of a concurrency limit serve its capacity in each holding time.
         let period = |limit: &Limit| match (limit.kind(), hold) {
             (Kind::Concurrency, Some(hold)) => hold,
