@@ -124,10 +124,9 @@ fn url(given: Option<String>) -> Result<Option<String>> {
 /// Parses the URL. No message shows it, because it may contain a password. Connections have a name in `pg_stat_activity`: that of
 /// the URL or of `PGAPPNAME`, or else `pg-limiter`.
 fn parse(url: &str) -> Result<PgConnectOptions> {
-    CliError::refuse_if(
-        !["postgres://", "postgresql://"].iter().any(|scheme| url.starts_with(scheme)),
-        "the database URL does not begin with postgres://: use postgres://user:password@host/name",
-    )?;
+    let is_postgres = ["postgres://", "postgresql://"].iter().any(|scheme| url.starts_with(scheme));
+    let why = "the database URL does not begin with postgres://: use postgres://user:password@host/name";
+    CliError::refuse_if(!is_postgres, why)?;
     let options: PgConnectOptions =
         url.parse().map_err(|error| CliError::usage(format!("the database URL is invalid: {error}")))?;
     let options = options.disable_statement_logging();

@@ -70,14 +70,12 @@ const REMEDY: &str = "use --limits FILE, or --rate and --period; for a concurren
                       limit in the database, with `pg-limiter limits apply`";
 
 /// The error for a name that no stored limit has.
-fn not_stored(name: &str, stored: &Limits) -> CliError {
-    let name = escaped(name);
-    CliError::usage(match stored.iter().next() {
+fn not_stored(name: &str, stored: &Limits) -> String {
+    let (name, names) = (escaped(name), stored_names(stored));
+    match stored.iter().next() {
         None => format!("{NO_LIMIT}, and the database stores no limit \"{name}\" and no other: {REMEDY}"),
-        Some(_) => {
-            format!("no stored limit has the name \"{name}\"; {}: correct the name, or {REMEDY}", stored_names(stored))
-        }
-    })
+        Some(_) => format!("no stored limit has the name \"{name}\"; {names}: correct the name, or {REMEDY}"),
+    }
 }
 
 /// The most names of limits that a message lists.
@@ -125,10 +123,7 @@ impl LimitArgs {
             Some(path) => input::read_limits(path),
             None if self.defines_none() && database.is_named() => {
                 let stored = database.stored_limits().await?;
-                if stored.get(name).is_none() {
-                    return Err(not_stored(name, &stored));
-                }
-                Ok(stored)
+                CliError::refuse_if(stored.get(name).is_none(), not_stored(name, &stored)).map(|()| stored)
             }
             None => {
                 self.require_inline()?;

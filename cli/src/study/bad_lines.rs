@@ -84,14 +84,10 @@ impl<'a> BadLines<'a> {
         if self.args.max_bad_lines.allows(self.count, all) {
             return Ok(());
         }
-        let mut reason = format!(
-            "{}\n{} of {} lines cannot be read ({} %), and --max-bad-lines allows {}",
-            self.of(first),
-            grouped(self.count),
-            grouped(all),
-            percent(self.count, all),
-            self.args.max_bad_lines
-        );
+        let (first, allowed) = (self.of(first), self.args.max_bad_lines);
+        let (bad, lines, share) = (grouped(self.count), grouped(all), percent(self.count, all));
+        let mut reason =
+            format!("{first}\n{bad} of {lines} lines cannot be read ({share} %), and --max-bad-lines allows {allowed}");
         if !others.is_empty() {
             let numbers: Vec<String> = others.iter().map(|line| line.number.to_string()).collect();
             reason.push_str(&format!("; others are the lines {}", numbers.join(", ")));
@@ -121,11 +117,9 @@ impl<'a> BadLines<'a> {
     }
 
     fn of(&self, line: &BadLine) -> String {
-        let advice = self
-            .advice
-            .filter(|_| line.why.hint.is_none() && line.why.misses_format)
-            .map(|advice| format!("; {advice}"));
-        format!("{}, line {}: {}{}", self.name, line.number, line.why, advice.unwrap_or_default())
+        let lacks_advice = line.why.hint.is_none() && line.why.misses_format;
+        let advice = self.advice.filter(|_| lacks_advice).map(|advice| format!("; {advice}")).unwrap_or_default();
+        format!("{}, line {}: {}{advice}", self.name, line.number, line.why)
     }
 }
 

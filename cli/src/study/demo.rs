@@ -211,13 +211,9 @@ async fn hammer(stage: &mut Stage) -> Result<()> {
     let denied = calls - allowed;
     let exact = allowed == u64::from(ALLOWS);
     let verdict = format!("admitted {allowed}, the limit allows {ALLOWS}: {}", if exact { "exact" } else { "WRONG" });
-    let line = format!(
-        "  {} calls in {took:.2} s: {} allowed, {} denied\n  {}",
-        grouped(calls),
-        grouped(allowed),
-        grouped(denied),
-        paint(if exact { GREEN } else { RED }, &verdict)
-    );
+    let [all, admitted, refused] = [calls, allowed, denied].map(grouped);
+    let painted = paint(if exact { GREEN } else { RED }, &verdict);
+    let line = format!("  {all} calls in {took:.2} s: {admitted} allowed, {refused} denied\n  {painted}");
     stage.show(line, None, json!({"calls": calls, "allowed": allowed, "denied": denied, "exact": exact}))?;
     if exact { Ok(()) } else { Err(CliError::failed(verdict)) }
 }

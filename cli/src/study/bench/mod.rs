@@ -305,36 +305,30 @@ fn row(title: &str, [rate, p50, p99, calls, retries]: [String; 5]) -> String {
     format!("{title:<28}{rate:>12}{p50:>9}{p99:>9}{calls:>13}{retries:>9}").trim_end().to_owned()
 }
 
-/// The lines below the table, which explain the figures.
-fn meaning(is_private: bool, round_trip: Latency, measurements: &[Figures]) -> Vec<String> {
+/// The text below the table, which explains the figures.
+fn meaning(is_private: bool, round_trip: Latency, measurements: &[Figures]) -> Option<String> {
     // The figures of each work at its first isolation level.
     let first = |work| measurements.iter().find(|figures| figures.work == work);
     let figures: Vec<&Figures> = Work::ALL.into_iter().filter_map(first).collect();
-    let [lone, hot, many, denied] = figures[..] else { return Vec::new() };
+    let [lone, hot, many, denied] = figures[..] else { return None };
     let [hot, many, denied] = [hot, many, denied].map(|figures| about(figures.decisions_per_second));
     let took = lone.latency.p50_ms;
     let way = round_trip.p50_ms.min(took);
-    let mut lines = vec![
-        String::new(),
-        "p50, p99: 50 % and 99 % of the calls took at most this long. retries: per decision.".to_owned(),
-        String::new(),
-        format!(
-            "One hot key: about {hot} decisions/s from this process, or {denied} if all are denied. 10,000 keys: {many}."
-        ),
-        format!(
-            "A lone call takes {took:.2} ms: {way:.2} ms for the round trip to the server, and the rest to decide and commit."
-        ),
-    ];
+    let mut text = format!(
+        "
+p50, p99: 50 % and 99 % of the calls took at most this long. retries: per decision.
+
+One hot key: about {hot} decisions/s from this process, or {denied} if all are denied. 10,000 keys: {many}.
+A lone call takes {took:.2} ms: {way:.2} ms for the round trip to the server, and the rest to decide and commit."
+    );
     if is_private {
-        lines.push(
-            "This was a private server with default settings, on the callers' machine. To measure yours, use --database-url."
-                .to_owned(),
-        );
+        text += "\nThis was a private server with default settings, on the callers' machine. To measure yours, use \
+                 --database-url.";
     }
     if cfg!(debug_assertions) {
-        lines.push("This is a debug build of the tool. A release build is faster.".to_owned());
+        text += "\nThis is a debug build of the tool. A release build is faster.";
     }
-    lines
+    Some(text)
 }
 
 /// Formats a number with two significant digits.

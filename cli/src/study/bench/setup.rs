@@ -44,10 +44,8 @@ impl BenchSetup {
         config.durability = if args.durability == "relaxed" { Durability::Relaxed } else { Durability::Full };
         config.lanes = args.lanes.into();
         let second = Duration::from_secs(1);
-        let limits = Limits::new()
-            .define(&open, Limit::token_bucket(1e12, second))
-            .and_then(|limits| limits.define(&owing, Limit::token_bucket(1, second)))
-            .map_err(CliError::usage)?;
+        let limits = Limits::new().define(&open, Limit::token_bucket(1e12, second)).map_err(CliError::usage)?;
+        let limits = limits.define(&owing, Limit::token_bucket(1, second)).map_err(CliError::usage)?;
         let limiter = |config| Limiter::with_config(pool.clone(), limits.clone(), config);
         let with = |(name, isolation)| {
             let mut config = config.clone();
@@ -177,7 +175,6 @@ const LONGEST: Duration = Duration::from_secs(30);
 
 fn seconds(text: &str) -> Result<Duration, String> {
     let seconds = text.parse::<f64>().ok().and_then(|seconds| Duration::try_from_secs_f64(seconds).ok());
-    seconds
-        .filter(|seconds| !seconds.is_zero() && *seconds <= LONGEST)
-        .ok_or_else(|| "must be a number above 0 and at most 30".to_owned())
+    let is_valid = |seconds: &Duration| !seconds.is_zero() && *seconds <= LONGEST;
+    seconds.filter(is_valid).ok_or_else(|| "must be a number above 0 and at most 30".to_owned())
 }

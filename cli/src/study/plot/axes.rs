@@ -32,14 +32,10 @@ impl Bins {
         let width = width.unwrap_or_else(usual);
         let from = first.div_euclid(width) * width;
         let len = last.saturating_sub(from) / width + 1;
-        if len > MOST_BARS {
-            return Err(CliError::usage(format!(
-                "{} bars of {} are too many: at most {} can be drawn; use a longer --bin",
-                grouped(len.unsigned_abs()),
-                format_micros(width),
-                grouped(MOST_BARS.unsigned_abs())
-            )));
-        }
+        let [bars, most] = [len, MOST_BARS].map(|bars| grouped(bars.unsigned_abs()));
+        let each = format_micros(width);
+        let why = format_args!("{bars} bars of {each} are too many: at most {most} can be drawn; use a longer --bin");
+        CliError::refuse_if(len > MOST_BARS, why)?;
         Ok(Self { from, width, len: usize::try_from(len).unwrap_or(1) })
     }
 
@@ -93,10 +89,8 @@ fn round_up(micros: i64) -> i64 {
 
 /// The longest unit that divides this length.
 fn unit(step: i64) -> (i64, &'static str) {
-    [(DAY, "days"), (HOUR, "h"), (MINUTE, "min"), (SECOND, "s"), (MILLISECOND, "ms")]
-        .into_iter()
-        .find(|(unit, _)| step % unit == 0)
-        .unwrap_or((1, "µs"))
+    let units = [(DAY, "days"), (HOUR, "h"), (MINUTE, "min"), (SECOND, "s"), (MILLISECOND, "ms")];
+    units.into_iter().find(|(unit, _)| step % unit == 0).unwrap_or((1, "µs"))
 }
 
 /// Formats a length: `s`, `10 min`, `2 days`.
@@ -110,10 +104,8 @@ pub(super) fn length_name(length: i64) -> String {
 
 /// The marks of an axis that holds all `amounts` and 0, from its one end to the other: about so many, and at least `closest` apart.
 pub(super) fn marks(amounts: impl IntoIterator<Item = f64>, wanted: u32, closest: f64) -> Vec<f64> {
-    let (least, most) = amounts
-        .into_iter()
-        .filter(|amount| amount.is_finite())
-        .fold((0.0_f64, 0.0_f64), |(least, most), amount| (least.min(amount), most.max(amount)));
+    let amounts = amounts.into_iter().filter(|amount| amount.is_finite());
+    let (least, most) = amounts.fold((0.0_f64, 0.0_f64), |(least, most), next| (least.min(next), most.max(next)));
     let most = if most - least < 1e-12 { 1.0 } else { most };
     let rough = (most - least) / f64::from(wanted);
     let power = 10_f64.powf(rough.log10().floor());

@@ -254,13 +254,8 @@ impl<'a, B: DrawingBackend> Strip<'a, B> {
     }
 
     /// A chart with its grid and axes, from the first of these amounts to the last.
-    fn chart(
-        &self,
-        (top, height): (i32, i32),
-        amounts: &[f64],
-        title: &str,
-        has_times: bool,
-    ) -> Drawn<B, Chart<'a, B>> {
+    fn chart(&self, rows: (i32, i32), amounts: &[f64], title: &str, has_times: bool) -> Drawn<B, Chart<'a, B>> {
+        let (top, height) = rows;
         let (bins, foot) = (self.panel.bins, if has_times { AFTER + FOOT } else { 0 });
         let area = self.area.clone().shrink((MARGIN, top), (RIGHT - MARGIN, height + foot));
         let times = (bins.from..bins.end()).with_key_points(self.time.marks.keys().copied().collect());

@@ -98,12 +98,8 @@ pub(super) type Leases = HashMap<String, Call>;
 
 /// The operation and the call of an event. A call on a concurrency limit gets a lease; that of a release or a renewal is the one
 /// that it is for: the last one before it with that lease. Events must be in the order of time. `place`: that of the event's line.
-pub(super) fn call_of(
-    Event { op, call, lease, .. }: Event,
-    place: usize,
-    leases: &mut Leases,
-    limits: &Limits,
-) -> Result<(Op, Call), String> {
+pub(super) fn call_of(event: Event, place: usize, leases: &mut Leases, limits: &Limits) -> Result<(Op, Call), String> {
+    let Event { op, call, lease, .. } = event;
     if matches!(op, Op::Release | Op::Renew) {
         let name = lease.unwrap_or_default();
         let call = leases.get(&name).ok_or_else(|| format!("no earlier call has the lease \"{name}\""))?;
@@ -177,9 +173,8 @@ fn given<'de, D: Deserializer<'de>, T: Deserialize<'de>>(deserializer: D) -> Res
 fn micros(at: &serde_json::Number) -> Result<i64, String> {
     // The cast saturates, so the range check rejects numbers that are too large. Those in the range are exact.
     let micros = at.as_f64().map(|millis| (millis * 1000.0).round() as i64);
-    micros
-        .filter(|micros| YEARS.contains(micros))
-        .ok_or_else(|| format!("`at` is {at}, which is not a time in milliseconds between the years 1800 and 2199"))
+    let no_time = || format!("`at` is {at}, which is not a time in milliseconds between the years 1800 and 2199");
+    micros.filter(|micros| YEARS.contains(micros)).ok_or_else(no_time)
 }
 
 /// Removes the line number from the message, because the caller adds the line number of the file.

@@ -78,12 +78,10 @@ impl Recording {
         let lack = |number: u64| format!("{} of {} requests have no", grouped(number), grouped(summary.calls));
         if let Some(Log { key, .. }) = recording.log.as_ref().filter(|_| *lacking > 0) {
             let is_key = **field == *key.name;
-            if *lacking == summary.calls {
-                let header = "--trusted-header, or with --log-format json:http_HEADER=FIELD";
-                let option = if is_key { "--key" } else { header };
-                let reason = format!("{name}: no request has the field {field}: name another with {option}");
-                return Err(CliError::usage(reason));
-            }
+            let header = "--trusted-header, or with --log-format json:http_HEADER=FIELD";
+            let option = if is_key { "--key" } else { header };
+            let why = format_args!("{name}: no request has the field {field}: name another with {option}");
+            CliError::refuse_if(*lacking == summary.calls, why)?;
             if !is_key {
                 summary.notes.push(format!("{} field {field}: their key is that of the peer", lack(*lacking)));
             }

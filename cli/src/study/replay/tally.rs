@@ -145,13 +145,9 @@ fn key_cells<'k>(keys: impl Iterator<Item = &'k str> + Clone) -> Vec<String> {
 
 fn totals(tally: &Tally, keys_denied: u64) -> Vec<String> {
     let (requests, keys) = (tally.admitted + tally.denied, tally.rows.len() as u64);
-    let mut lines = vec![format!(
-        "{}: {} admitted, {} denied ({} %)",
-        many(requests, "request"),
-        grouped(tally.admitted),
-        grouped(tally.denied),
-        percent(tally.denied, requests)
-    )];
+    let [admitted, denied] = [tally.admitted, tally.denied].map(grouped);
+    let (all, share) = (many(requests, "request"), percent(tally.denied, requests));
+    let mut lines = vec![format!("{all}: {admitted} admitted, {denied} denied ({share} %)")];
     if tally.reserved > 0 {
         lines.push(format!("{} of the admitted had to wait first", grouped(tally.reserved)));
     }

@@ -142,12 +142,10 @@ impl<'a> Prepared<'a> {
                     self.ask(&limit, again, nth, &mut asked);
                 }
             }
-            if retry && panel.calls > MOST_CALLS as u64 {
-                return Err(CliError::usage(format!(
-                    "with the retries there are more than {} calls: use fewer --calls or a shorter --for",
-                    grouped(MOST_CALLS as u64)
-                )));
-            }
+            let most = grouped(MOST_CALLS as u64);
+            let why =
+                format!("with the retries there are more than {most} calls: use fewer --calls or a shorter --for");
+            CliError::refuse_if(retry && panel.calls > MOST_CALLS as u64, why)?;
         }
         slots += held.into_values().map(|since| held_for(since, traffic.length)).sum::<f64>();
         outcome.average_held = slots / traffic.length as f64;
@@ -181,13 +179,10 @@ pub(crate) async fn panels_of_traffic(
     sandbox: &mut Sandbox,
 ) -> Result<(String, Vec<Panel>)> {
     let prepared = Prepared::new(args, None, beside)?;
-    if prepared.times.len() > most {
-        return Err(CliError::usage(format!(
-            "{} calls are more than the {} that are simulated here: use fewer calls or a shorter time",
-            grouped(prepared.times.len() as u64),
-            grouped(most as u64)
-        )));
-    }
+    let [calls, allowed] = [prepared.times.len(), most].map(|number| grouped(number as u64));
+    let why =
+        format!("{calls} calls are more than the {allowed} that are simulated here: use fewer calls or a shorter time");
+    CliError::refuse_if(prepared.times.len() > most, why)?;
     let simulated = prepared.run(true, sandbox, &Progress::hidden()).await?;
     Ok((prepared.traffic.describe(), simulated.into_iter().map(|one| one.panel).collect()))
 }

@@ -87,9 +87,8 @@ impl SimulateArgs {
                     true => "add --limits FILE, or --database-url URL",
                     false => "leave out --limit, or give --limits FILE in place of the options that define a limit",
                 };
-                return Err(CliError::usage(format!(
-                    "--limit {name} names a limit of a file, or a stored one: {remedy}"
-                )));
+                let reason = format!("--limit {name} names a limit of a file, or a stored one: {remedy}");
+                return Err(CliError::usage(reason));
             }
             let is_simulated = |kind: &Kind| kind.has_option("rate") && (!self.reserve || kind.can_reserve());
             let kinds: Vec<Kind> = Kind::ALL.iter().copied().filter(is_simulated).collect();
@@ -158,14 +157,10 @@ impl SimulateArgs {
             hold,
             seed: self.seed,
         };
-        if traffic.length as f64 / traffic.pace.gap() > MOST_CALLS as f64 {
-            return Err(CliError::usage(format!(
-                "{} for {} are more than {} calls: use fewer --calls or a shorter --for",
-                traffic.pace.describe(),
-                format_micros(traffic.length),
-                grouped(MOST_CALLS as u64)
-            )));
-        }
+        let are_too_many = traffic.length as f64 / traffic.pace.gap() > MOST_CALLS as f64;
+        let (pace, time, most) = (traffic.pace.describe(), format_micros(traffic.length), grouped(MOST_CALLS as u64));
+        let why = format_args!("{pace} for {time} are more than {most} calls: use fewer --calls or a shorter --for");
+        CliError::refuse_if(are_too_many, why)?;
         Ok(traffic)
     }
 }
@@ -274,16 +269,15 @@ impl Traffic {
 
     pub(super) fn describe(&self) -> String {
         let Self { shape, pace, length, burst, pause, hold, seed } = self;
-        let (pace, length) = (pace.describe(), format_micros(*length));
+        let (pace, burst) = (pace.describe(), plain(*burst));
+        let [length, pause] = [length, pause].map(|micros| format_micros(*micros));
         let mean = if *shape == Shape::Constant { "" } else { " on average" };
         let held = hold.map(|hold| format!(", slots held for {}{mean}", format_micros(hold))).unwrap_or_default();
         match shape {
             Shape::Constant => format!("constant traffic: {pace}, for {length}{held}"),
             Shape::Poisson => format!("poisson traffic: {pace} on average, for {length}, seed {seed}{held}"),
             Shape::Bursts => format!(
-                "bursts: about {} calls at {pace}, then a pause of about {}, for {length}, seed {seed}{held}",
-                plain(*burst),
-                format_micros(*pause)
+                "bursts: about {burst} calls at {pace}, then a pause of about {pause}, for {length}, seed {seed}{held}"
             ),
         }
     }

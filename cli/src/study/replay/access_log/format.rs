@@ -353,10 +353,9 @@ impl<'a> LogLine<'a> {
         if let Some(at) = at {
             return Ok(Self { at, ..line });
         }
+        let example = TimeForm::Any.example();
         let reason = match line.values("time").find(|(_, text)| !text.is_empty()) {
-            Some((field, text)) => {
-                format!("\"{text}\" is not a time like {}, which the field {field} must be", TimeForm::Any.example())
-            }
+            Some((field, text)) => format!("\"{text}\" is not a time like {example}, which the field {field} must be"),
             None => NO_TIME.to_owned(),
         };
         Err(format!("{reason}: name the right one with --log-format json:time=FIELD; {}", line.has()))
@@ -393,10 +392,8 @@ impl<'a> LogLine<'a> {
         let is_header = move |own: &str| {
             let own = own.to_ascii_lowercase().replace('-', "_");
             let (object, name) = own.rsplit_once('.').unwrap_or(("", &own));
-            let is_of_headers = matches!(
-                object.rsplit('.').next(),
-                Some("" | "header" | "headers" | "request_headers" | "req_headers" | "requestheaders")
-            );
+            let is_of_headers = ["", "header", "headers", "request_headers", "req_headers", "requestheaders"]
+                .contains(&object.rsplit('.').next().unwrap_or_default());
             is_of_headers && !object.contains("resp") && name.strip_prefix("request_").unwrap_or(name) == header
         };
         self.fields.iter().filter(move |(own, _)| is_header(own)).map(|(_, value)| &**value)

@@ -112,12 +112,11 @@ impl LogKey {
                  add --trusted-proxies with the networks of your proxies"
             )));
         }
-        if has_field && has_proxies && !has_header {
-            return Err(CliError::usage(format!(
-                "--trusted-proxies needs the header that the proxies write, and the log format has no ${header_field}: add it \
-                 to --log-format, or name another with --trusted-header"
-            )));
-        }
+        let why = format_args!(
+            "--trusted-proxies needs the header that the proxies write, and the log format has no ${header_field}: add it \
+             to --log-format, or name another with --trusted-header"
+        );
+        CliError::refuse_if(has_field && has_proxies && !has_header, why)?;
         if has_field || has_header {
             return Ok(Self { name, field, client, header, header_field, has_proxies });
         }
