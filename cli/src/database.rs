@@ -209,7 +209,7 @@ impl Running {
 /// Returns a line of advice if encryption is missing or misconfigured.
 fn tls_advice(error: &sqlx::Error, has_tls: bool) -> Option<&'static str> {
     let text = error.to_string();
-    let advice = match has_tls {
+    Some(match has_tls {
         false if requires_tls(error) => {
             "This pg-limiter was built without TLS. If the server requires it, install the tool with it: \
              cargo install pg-limiter-cli --features rustls"
@@ -223,8 +223,7 @@ fn tls_advice(error: &sqlx::Error, has_tls: bool) -> Option<&'static str> {
              its CA, with sslmode=verify-ca in the URL."
         }
         _ => return None,
-    };
-    Some(advice)
+    })
 }
 
 /// Servers word this error differently; sqlx without TLS returns [`sqlx::Error::Tls`].

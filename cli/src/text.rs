@@ -51,11 +51,6 @@ pub(super) fn quoted(names: impl IntoIterator<Item = impl AsRef<str>>) -> String
 }
 
 /// The percentage that `part` is of `whole`: `12.5`.
-pub(super) fn percent(part: u64, whole: u64) -> String {
-    percent_of(part as f64, whole as f64)
-}
-
-/// Like [`percent`], for tokens.
 pub(super) fn percent_of(part: f64, whole: f64) -> String {
     if whole > 0.0 { format!("{:.1}", part * 100.0 / whole) } else { "0.0".to_owned() }
 }
@@ -70,6 +65,17 @@ pub(super) const WIDEST_NAME: usize = 30;
 /// Describes a limit: `api: token_bucket, 10 per 1m, capacity 20`. Omits a name that equals the kind.
 pub(super) fn describe(name: &str, limit: &Limit) -> String {
     if name == limit.kind().as_str() { limit.to_string() } else { format!("{}: {limit}", shown(name, WIDEST_NAME)) }
+}
+
+/// A column of a table: its heading, whether it is shown, and its text in the row of a `T`.
+pub(super) type Column<'c, T> = (&'c str, bool, fn(&T) -> String);
+
+/// A table of the columns that are shown, with their headings, of which those in `texts` are aligned to the left.
+pub(super) fn table<T>(columns: &[Column<'_, T>], rows: &[T], texts: &[usize]) -> Vec<String> {
+    let columns = || columns.iter().filter(|(_, is_shown, _)| *is_shown);
+    let mut cells: Vec<Vec<String>> = vec![columns().map(|(heading, ..)| (*heading).to_owned()).collect()];
+    cells.extend(rows.iter().map(|row| columns().map(|(.., cell)| cell(row)).collect()));
+    aligned(&cells, texts)
 }
 
 /// Aligns rows in columns: the columns in `texts` to the left, the others to the right.

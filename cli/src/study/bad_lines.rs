@@ -7,7 +7,7 @@ use std::str::FromStr;
 use clap::Args;
 
 use crate::error::{CliError, Result};
-use crate::text::{grouped, one_line, percent};
+use crate::text::{grouped, one_line, percent_of};
 
 const SHOWN: usize = 5;
 /// If so many lines are read and none is readable, the rest is not tried.
@@ -85,7 +85,7 @@ impl<'a> BadLines<'a> {
             return Ok(());
         }
         let (first, allowed) = (self.of(first), self.args.max_bad_lines);
-        let (bad, lines, share) = (grouped(self.count), grouped(all), percent(self.count, all));
+        let (bad, lines, share) = (grouped(self.count), grouped(all), percent_of(self.count as f64, all as f64));
         let mut reason =
             format!("{first}\n{bad} of {lines} lines cannot be read ({share} %), and --max-bad-lines allows {allowed}");
         if !others.is_empty() {

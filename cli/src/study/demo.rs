@@ -35,7 +35,11 @@ pub(crate) async fn run(args: &DemoArgs, database: Database) -> Result<()> {
 }
 
 async fn show(stage: &mut Stage) -> Result<()> {
-    stage.introduce()?;
+    let (schema, server) = (&stage.running.schema, &stage.server);
+    let line = format!(
+        "Every line below is a real call on {server}.\nThe demo runs in the schema {schema}, and drops it at the end."
+    );
+    stage.show(line, None, json!({"server": server, "schema": schema.name()}))?;
     token_bucket(stage).await?;
     sliding_window(stage).await?;
     reservation(stage).await?;
@@ -258,14 +262,6 @@ impl Stage {
         let version: String = sqlx::query_scalar("SHOW server_version").fetch_one(&pool).await?;
         let server = running.private_source().map_or_else(|| format!("your server, version {version}"), str::to_owned);
         Ok(Self { running, pool, server, json, scene: 0, progress: Progress::parts("demo", 5) })
-    }
-
-    fn introduce(&self) -> Result<()> {
-        let (schema, server) = (&self.running.schema, &self.server);
-        let line = format!(
-            "Every line below is a real call on {server}.\nThe demo runs in the schema {schema}, and drops it at the end."
-        );
-        self.show(line, None, json!({"server": server, "schema": schema.name()}))
     }
 
     fn limiter<K, const N: usize>(&self, defined: [(&str, LimitBuilder<K>); N]) -> Result<Limiter> {

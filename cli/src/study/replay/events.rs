@@ -39,22 +39,20 @@ impl Event {
         let by_lease = matches!(op, Op::Release | Op::Renew);
         let has_parts = line.key.is_some() || line.count.is_some() || line.leave.is_some();
         let parts = match (line.limit, line.all) {
-            (None, None) if by_lease && (has_parts || line.reserve) => {
-                return Err(format!("a {name} names only its `lease`"));
-            }
-            (None, None) if by_lease => Vec::new(),
-            _ if by_lease => return Err(format!("a {name} names only its `lease`, no limit")),
+            (None, None) if by_lease && (has_parts || line.reserve) => Err(format!("a {name} names only its `lease`")),
+            (None, None) if by_lease => Ok(Vec::new()),
+            _ if by_lease => Err(format!("a {name} names only its `lease`, no limit")),
             (Some(limit), None) => {
                 let (key, leave) = (line.key.unwrap_or_default(), line.leave.unwrap_or_default());
-                vec![Part { limit, key, count: line.count, leave }]
+                Ok(vec![Part { limit, key, count: line.count, leave }])
             }
             (None, Some(_)) if has_parts => {
-                return Err("`key`, `count` and `leave` belong in the items of `all`, not beside it".to_owned());
+                Err("`key`, `count` and `leave` belong in the items of `all`, not beside it".to_owned())
             }
-            (None, Some(parts)) => parts,
-            (Some(_), Some(_)) => return Err("both `limit` and `all` are given".to_owned()),
-            (None, None) => return Err("neither `limit` nor `all` is given".to_owned()),
-        };
+            (None, Some(parts)) => Ok(parts),
+            (Some(_), Some(_)) => Err("both `limit` and `all` are given".to_owned()),
+            (None, None) => Err("neither `limit` nor `all` is given".to_owned()),
+        }?;
         match (by_lease, &line.lease) {
             (true, None) => return Err(format!("a {name} needs the `lease` that it is for")),
             (false, Some(_)) if op != Op::Limit => return Err(format!("a {name} takes no `lease`")),

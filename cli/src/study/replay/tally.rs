@@ -12,8 +12,8 @@ use crate::error::Result;
 use crate::study::bad_lines::BadLine;
 use crate::study::plot::SECOND;
 use crate::study::replay::Timed;
-use crate::text::{WIDEST_NAME, aligned, format_micros, grouped, many, one_line, percent, shortened, shown};
-use crate::{json, output};
+use crate::text::{Column, WIDEST_NAME, format_micros, grouped, many, one_line, percent_of, shortened, shown};
+use crate::{json, output, text};
 use pg_limiter::{Decision, InvalidCall, Op};
 
 /// The requests of one key to one limit.
@@ -96,28 +96,22 @@ pub(super) fn table(tally: &Tally, by: Option<&str>, span: Option<(i64, i64)>) -
     if rows.is_empty() {
         lines.push("No key would have been limited.".to_owned());
     } else {
-        let key = shown(&by.unwrap_or("KEY").to_uppercase(), WIDEST_KEY);
-        let headings =
-            ["LIMIT", &key, "REQUESTS", "ADMITTED", "DENIED", "% DENIED", "LONGEST RUN", "FIRST DENIED (UTC)"];
-        let mut cells = vec![headings.map(str::to_owned).to_vec()];
         let top = &rows[..rows.len().min(TOP)];
         let keys = key_cells(top.iter().map(|((_, key), _)| &**key));
-        cells.extend(top.iter().zip(keys).map(|(((limit, _), row), key)| {
-            vec![
-                shown(limit, WIDEST_NAME),
-                key,
-                grouped(row.requests),
-                grouped(row.admitted),
-                grouped(row.denied),
-                percent(row.denied, row.requests),
-                grouped(row.longest_run),
-                row.first_denied.map(time).unwrap_or_default(),
-            ]
-        }));
-        // A table of an access log shows one limit.
-        let skipped = usize::from(by.is_some());
-        cells.iter_mut().for_each(|row| drop(row.drain(..skipped)));
-        lines.extend(aligned(&cells, &[0, 1][..2 - skipped]));
+        let top: Vec<_> = top.iter().zip(keys).map(|(((limit, _), row), key)| (limit, key, *row)).collect();
+        let key = shown(&by.unwrap_or("KEY").to_uppercase(), WIDEST_KEY);
+        let columns: [Column<'_, (&Arc<str>, String, &Row)>; 8] = [
+            // A table of an access log shows one limit.
+            ("LIMIT", by.is_none(), |(limit, ..)| shown(limit, WIDEST_NAME)),
+            (&key, true, |(_, key, _)| key.clone()),
+            ("REQUESTS", true, |(.., row)| grouped(row.requests)),
+            ("ADMITTED", true, |(.., row)| grouped(row.admitted)),
+            ("DENIED", true, |(.., row)| grouped(row.denied)),
+            ("% DENIED", true, |(.., row)| percent_of(row.denied as f64, row.requests as f64)),
+            ("LONGEST RUN", true, |(.., row)| grouped(row.longest_run)),
+            ("FIRST DENIED (UTC)", true, |(.., row)| row.first_denied.map(time).unwrap_or_default()),
+        ];
+        lines.extend(text::table(&columns, &top, if by.is_some() { &[0] } else { &[0, 1] }));
         if rows.len() > TOP {
             lines.push(format!("... and {} more that had denials", grouped((rows.len() - TOP) as u64)));
         }
@@ -146,12 +140,12 @@ fn key_cells<'k>(keys: impl Iterator<Item = &'k str> + Clone) -> Vec<String> {
 fn totals(tally: &Tally, keys_denied: u64) -> Vec<String> {
     let (requests, keys) = (tally.admitted + tally.denied, tally.rows.len() as u64);
     let [admitted, denied] = [tally.admitted, tally.denied].map(grouped);
-    let (all, share) = (many(requests, "request"), percent(tally.denied, requests));
+    let (all, share) = (many(requests, "request"), percent_of(tally.denied as f64, requests as f64));
     let mut lines = vec![format!("{all}: {admitted} admitted, {denied} denied ({share} %)")];
     if tally.reserved > 0 {
         lines.push(format!("{} of the admitted had to wait first", grouped(tally.reserved)));
     }
-    let share = percent(keys_denied, keys);
+    let share = percent_of(keys_denied as f64, keys as f64);
     lines.push(format!("{}: {} ever denied ({share} %)", many(keys, "key"), grouped(keys_denied)));
     if tally.checks + tally.resets > 0 {
         lines.push(format!("not counted above: {}, {}", many(tally.checks, "check"), many(tally.resets, "reset")));

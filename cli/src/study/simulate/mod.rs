@@ -21,7 +21,7 @@ use crate::study::plot::{Bar, Bins, Clock, Panel, Picture};
 use crate::study::replay::{CHUNK, Sandbox, Timed};
 pub(crate) use crate::study::simulate::traffic::SimulateArgs;
 use crate::study::simulate::traffic::{MOST_CALLS, OnDenial, Traffic};
-use crate::text::{aligned, grouped, percent, period_micros, tokens, wait};
+use crate::text::{self, Column, grouped, percent_of, period_micros, tokens, wait};
 use pg_limiter::{Call, Item, Kind, LeaseId, Limit, Limits, Op};
 
 /// A question to the database. At the same time, the first variant goes first.
@@ -276,19 +276,17 @@ impl Simulated {
     }
 }
 
-type Cell = fn(&Simulated) -> String;
-
 fn table(traffic: &str, simulated: &[Simulated], retry: bool) -> Vec<String> {
     let reserved = simulated.iter().any(|one| one.outcome.reserved > 0);
     let has_slots = |one: &Simulated| one.panel.has_slots();
     let (slots, periods) = (simulated.iter().any(has_slots), !simulated.iter().all(has_slots));
-    let columns: [(&str, bool, Cell); 12] = [
+    let columns: [Column<'_, Simulated>; 12] = [
         ("LIMIT", true, |one| one.panel.title()),
         ("OFFERED", true, |one| grouped(one.panel.calls)),
         ("ADMITTED", true, |one| grouped(one.outcome.admitted)),
         ("RESERVED", reserved, |one| grouped(one.outcome.reserved)),
         ("DENIED", true, |one| grouped(one.denied())),
-        ("% ADMITTED", true, |one| percent(one.outcome.admitted, one.panel.calls)),
+        ("% ADMITTED", true, |one| percent_of(one.outcome.admitted as f64, one.panel.calls as f64)),
         // Those that are not admitted at the end.
         ("STILL WAITING", retry, |one| grouped(one.outcome.calls - one.outcome.admitted)),
         ("LONGEST WAIT", true, |one| wait(one.outcome.longest_wait)),
@@ -297,12 +295,9 @@ fn table(traffic: &str, simulated: &[Simulated], retry: bool) -> Vec<String> {
         ("AVERAGE AT ONCE", slots, |one| or_dash(one.of_slots(format!("{:.2}", one.outcome.average_held)))),
         ("LOST LEASES", slots, |one| or_dash(one.of_slots(grouped(one.outcome.lost)))),
     ];
-    let columns = || columns.into_iter().filter(|(_, is_shown, _)| *is_shown);
-    let mut cells: Vec<Vec<String>> = vec![columns().map(|(heading, ..)| heading.to_owned()).collect()];
-    cells.extend(simulated.iter().map(|one| columns().map(|(.., cell)| cell(one)).collect()));
     let calls = simulated.first().map_or(0, |one| one.outcome.calls);
     let mut lines = vec![format!("{traffic}: {} calls", grouped(calls)), String::new()];
-    lines.extend(aligned(&cells, &[0]));
+    lines.extend(text::table(&columns, simulated, &[0]));
     lines
 }
 

@@ -86,8 +86,7 @@ impl LogFormat {
                 format!("the line begins {begin}, and a second collector follows: remove the text of the first one")
             }
             (Some(Ok(_)), _) => {
-                let fields = "json:time=FIELD,remote_addr=FIELD";
-                format!("the line is JSON: name its fields, as in --log-format {before}{fields}")
+                format!("the line is JSON: name its fields, as in --log-format {before}json:time=FIELD,remote_addr=FIELD")
             }
             // A format string of the user's own may begin so, too.
             (Some(Err(error)), _) if !self.text.trim_start().starts_with('{') => {
@@ -198,8 +197,7 @@ static KNOWN: LazyLock<Vec<LogFormat>> = LazyLock::new(|| {
     for host in ["", "$host:$server_port ", "$host "] {
         layouts.extend([HEADERS, ""].map(|headers| format!("{host}{BEHIND_PROXY}{headers}")));
     }
-    let mut texts = vec!["combined".to_owned(), "common".to_owned()];
-    texts.extend_from_slice(&layouts);
+    let mut texts = [vec!["combined".to_owned(), "common".to_owned()], layouts.clone()].concat();
     for Collector { name, .. } in COLLECTORS.iter() {
         texts.push((*name).to_owned());
         texts.extend(layouts.iter().map(|layout| format!("{name}:{layout}")));

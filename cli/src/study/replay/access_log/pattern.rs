@@ -390,7 +390,19 @@ impl TimeForm {
                 let micros = (number * (1_000_000.0 / f64::from(*unit))).round() as i64;
                 Some(micros).filter(|micros| YEARS_OF_NUMBERS.contains(micros))?
             }
-            Self::Any => return any(text),
+            Self::Any => {
+                let Ok(number) = text.parse::<f64>() else {
+                    return Self::Iso.micros(text).or_else(|| Self::Strftime(COMMON.to_owned()).micros(text));
+                };
+                // Each unit is the only one that gives a year between 1973 and 5138.
+                let unit = match number {
+                    seconds if seconds < 1e11 => 1,
+                    millis if millis < 1e14 => 1_000,
+                    micros if micros < 1e17 => 1_000_000,
+                    _ => 1_000_000_000,
+                };
+                return Self::Number(unit).micros(text);
+            }
         };
         Some(micros).filter(|micros| YEARS.contains(micros))
     }
@@ -416,20 +428,6 @@ const YEARS_OF_NUMBERS: Range<i64> = 946_684_800_000_000..4_102_444_800_000_000;
 /// The bound of PostgreSQL. No time zone is farther from UTC.
 fn is_of_a_zone(offset: Offset) -> bool {
     offset.seconds().abs() < 16 * 3600
-}
-
-fn any(text: &str) -> Option<i64> {
-    let Ok(number) = text.parse::<f64>() else {
-        return TimeForm::Iso.micros(text).or_else(|| TimeForm::Strftime(COMMON.to_owned()).micros(text));
-    };
-    // Each unit is the only one that gives a year between 1973 and 5138.
-    let unit = match number {
-        seconds if seconds < 1e11 => 1,
-        millis if millis < 1e14 => 1_000,
-        micros if micros < 1e17 => 1_000_000,
-        _ => 1_000_000_000,
-    };
-    TimeForm::Number(unit).micros(text)
 }
 
 #[cfg(test)]
