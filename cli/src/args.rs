@@ -47,9 +47,8 @@ pub(super) enum Command {
 
 /// The definitions of the commands and their options.
 pub fn command() -> clap::Command {
-    let with_exit_codes = |command: clap::Command| match command.get_after_help() {
-        Some(_) => command,
-        None => command.after_help(EXIT_CODES),
+    let with_exit_codes = |command: clap::Command| {
+        if command.get_after_help().is_some() { command } else { command.after_help(EXIT_CODES) }
     };
     Arguments::command().mut_subcommands(|command| match command.get_name() {
         "queue" => with_exit_codes(command).mut_subcommands(with_exit_codes),

@@ -2,7 +2,6 @@
 //! standard error. Progress is what a command is doing, and how far it is. It is drawn only on a terminal, appears only if the
 //! work takes longer than a moment, and is removed when the [`Progress`] is dropped.
 
-use std::borrow::Cow;
 use std::fmt::Display;
 use std::io::{self, IsTerminal, Write};
 use std::sync::{LazyLock, Mutex, MutexGuard, PoisonError};
@@ -73,23 +72,23 @@ pub(super) struct Progress {
 
 impl Progress {
     /// Work of an unknown length.
-    pub(super) fn of(what: impl Into<Cow<'static, str>>) -> Self {
-        Self::start(what.into(), ProgressBar::no_length(), "{spinner} {msg} {elapsed}")
+    pub(super) fn of(what: impl AsRef<str>) -> Self {
+        Self::start(what, ProgressBar::no_length(), "{spinner} {msg} {elapsed}")
     }
 
     /// Work of an unknown length. Its parts are counted with [`add`](Self::add).
-    pub(super) fn counting(what: impl Into<Cow<'static, str>>) -> Self {
-        Self::start(what.into(), ProgressBar::no_length(), "{spinner} {msg}: {human_pos}")
+    pub(super) fn counting(what: impl AsRef<str>) -> Self {
+        Self::start(what, ProgressBar::no_length(), "{spinner} {msg}: {human_pos}")
     }
 
     /// Work of so many parts, which are counted with [`add`](Self::add).
-    pub(super) fn parts(what: impl Into<Cow<'static, str>>, parts: usize) -> Self {
-        Self::start(what.into(), ProgressBar::new(parts as u64), "{msg} [{bar:25}] {human_pos}/{human_len} {eta}")
+    pub(super) fn parts(what: impl AsRef<str>, parts: usize) -> Self {
+        Self::start(what, ProgressBar::new(parts as u64), "{msg} [{bar:25}] {human_pos}/{human_len} {eta}")
     }
 
     /// Reads so many bytes, from the reader of [`wrap_read`](Self::wrap_read).
-    pub(super) fn bytes(what: impl Into<Cow<'static, str>>, length: u64) -> Self {
-        Self::start(what.into(), ProgressBar::new(length), "{msg} [{bar:25}] {bytes}/{total_bytes} {eta}")
+    pub(super) fn bytes(what: impl AsRef<str>, length: u64) -> Self {
+        Self::start(what, ProgressBar::new(length), "{msg} [{bar:25}] {bytes}/{total_bytes} {eta}")
     }
 
     /// Work that shows no progress on this terminal.
@@ -97,7 +96,7 @@ impl Progress {
         Self { bar: ProgressBar::hidden(), appearance: None }
     }
 
-    fn start(what: Cow<'static, str>, bar: ProgressBar, template: &str) -> Self {
+    fn start(what: impl AsRef<str>, bar: ProgressBar, template: &str) -> Self {
         bar.set_draw_target(ProgressDrawTarget::hidden());
         if let Ok(style) = ProgressStyle::with_template(template) {
             bar.set_style(style.progress_chars("=> ").tick_chars("|/-\\ "));
@@ -117,9 +116,9 @@ impl Progress {
     }
 
     /// Changes the description of the work.
-    pub(super) fn now(&self, what: impl Into<Cow<'static, str>>) {
+    pub(super) fn now(&self, what: impl AsRef<str>) {
         // Names of limits and keys may have control characters, which the terminal would interpret.
-        self.bar.set_message(shortened(&one_line(&what.into()), WIDEST));
+        self.bar.set_message(shortened(&one_line(what.as_ref()), WIDEST));
     }
 
     pub(super) fn wrap_read<R: io::Read>(&self, reader: R) -> impl io::Read + use<R> {

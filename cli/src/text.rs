@@ -82,9 +82,9 @@ pub(super) fn table<T>(columns: &[Column<'_, T>], rows: &[T], texts: &[usize]) -
 pub(super) fn aligned(cells: &[Vec<String>], texts: &[usize]) -> Vec<String> {
     let number = cells.first().map_or(0, Vec::len);
     let widths: Vec<usize> =
-        (0..number).map(|column| cells.iter().map(|row| columns(&row[column])).max().unwrap_or_default()).collect();
+        (0..number).map(|column| cells.iter().map(|row| row[column].width()).max().unwrap_or_default()).collect();
     let padded = |column: usize, cell: &String| {
-        let padding = " ".repeat(widths[column] - columns(cell));
+        let padding = " ".repeat(widths[column] - cell.width());
         if texts.contains(&column) { format!("{cell}{padding}") } else { format!("{padding}{cell}") }
     };
     let line = |row: &Vec<String>| {
@@ -117,11 +117,11 @@ pub(super) fn shown(text: &str, width: usize) -> String {
         if place < start || place >= end { "\\u{20}".to_owned() } else { escaped(c.encode_utf8(&mut [0; 4])) }
     };
     let cells: Vec<String> = text.char_indices().map(cell).collect();
-    if cells.iter().map(|cell| columns(cell)).sum::<usize>() <= width {
+    if cells.iter().map(|cell| cell.width()).sum::<usize>() <= width {
         return cells.concat();
     }
     let fit = |cells: &mut dyn Iterator<Item = &String>, mut room: usize| {
-        let fits = |cell: &&String| room.checked_sub(columns(cell)).map(|left| room = left).is_some();
+        let fits = |cell: &&String| room.checked_sub(cell.width()).map(|left| room = left).is_some();
         cells.take_while(fits).count()
     };
     let room = width.saturating_sub(1);
@@ -142,11 +142,6 @@ pub(super) fn shortened(text: &str, width: usize) -> String {
     };
     let kept: String = text.chars().map_while(keep).collect();
     format!("{kept}…")
-}
-
-/// The number of columns that a text has on a terminal.
-pub(super) fn columns(text: &str) -> usize {
-    text.width()
 }
 
 /// Whether a terminal shows the character, in its place, so that it looks unlike others. Others are control characters, blanks
@@ -267,6 +262,6 @@ mod tests {
             [shown("abcdef", 4), shown("abcd", 4), shown("キーキー", 5), shown("  ", 20)],
             ["ab…f", "abcd", "キ…ー", "\\u{20}\\u{20}"]
         );
-        assert_eq!([columns("abc"), columns("キー"), columns("é")], [3, 4, 1]);
+        assert_eq!(["abc", "キー", "é"].map(|text| text.width()), [3, 4, 1]);
     }
 }

@@ -2,7 +2,6 @@
 
 use std::collections::HashSet;
 use std::fmt::{self, Display, Formatter};
-use std::str::FromStr;
 
 use clap::Args;
 
@@ -128,7 +127,7 @@ impl<'a> BadLines<'a> {
 #[group(skip)]
 pub(crate) struct LineArgs {
     /// Lines that may be unreadable: a share of all lines, such as 1%, or a number of lines. The first five are shown
-    #[arg(long, help_heading = HEADING, value_name = "SHARE", default_value = "1%")]
+    #[arg(long, help_heading = HEADING, value_name = "SHARE", default_value = "1%", value_parser = Bound::parse)]
     pub(crate) max_bad_lines: Bound,
     /// Stop at the first line that cannot be read
     #[arg(long, help_heading = HEADING, conflicts_with = "max_bad_lines")]
@@ -148,23 +147,19 @@ pub(crate) enum Bound {
 }
 
 impl Bound {
-    fn allows(self, bad: u64, all: u64) -> bool {
-        match self {
-            Self::Percent(percent) => bad as f64 * 100.0 <= percent * all as f64,
-            Self::Lines(most) => bad <= most,
-        }
-    }
-}
-
-impl FromStr for Bound {
-    type Err = &'static str;
-
-    fn from_str(text: &str) -> Result<Self, Self::Err> {
+    fn parse(text: &str) -> Result<Self, &'static str> {
         let percent = text.strip_suffix('%').map(|number| number.trim().parse());
         match (percent, text.parse()) {
             (Some(Ok(percent)), _) if (0.0..=100.0).contains(&percent) => Ok(Self::Percent(percent)),
             (None, Ok(lines)) => Ok(Self::Lines(lines)),
             _ => Err("use a share from 0% to 100%, such as 0.5%, or a whole number of lines"),
+        }
+    }
+
+    fn allows(self, bad: u64, all: u64) -> bool {
+        match self {
+            Self::Percent(percent) => bad as f64 * 100.0 <= percent * all as f64,
+            Self::Lines(most) => bad <= most,
         }
     }
 }
@@ -185,10 +180,10 @@ mod tests {
     #[test]
     fn a_bound_is_a_share_or_a_number() {
         for (text, bound) in [("1%", Bound::Percent(1.0)), ("0.5 %", Bound::Percent(0.5)), ("7", Bound::Lines(7))] {
-            assert_eq!(text.parse(), Ok(bound), "{text}");
+            assert_eq!(Bound::parse(text), Ok(bound), "{text}");
         }
         for text in ["", "%", "-1", "0.5", "101%", "NaN%", "1 line"] {
-            assert!(text.parse::<Bound>().is_err(), "{text}");
+            assert!(Bound::parse(text).is_err(), "{text}");
         }
         let one = Bound::Percent(1.0);
         assert!(one.allows(1, 100) && !one.allows(1, 99) && one.allows(0, 0) && !Bound::Lines(1).allows(2, 1000));

@@ -8,10 +8,11 @@ use plotters::coord::combinators::WithKeyPoints;
 use plotters::coord::types::{RangedCoordf64, RangedCoordi64};
 use plotters::prelude::*;
 use plotters::style::text_anchor::{HPos, Pos, VPos};
+use unicode_width::UnicodeWidthStr;
 
 use crate::study::plot::axes::{Clock, TimeAxis, length_name, marks, short};
 use crate::study::plot::panel::{Bar, Panel};
-use crate::text::{columns, grouped, one_line, percent_of, shortened, tokens};
+use crate::text::{grouped, one_line, percent_of, shortened, tokens};
 
 #[derive(Clone, Debug)]
 pub(crate) struct Picture {
@@ -78,7 +79,10 @@ impl Picture {
         let has_calls = self.panels.iter().any(|panel| panel.calls > 0);
         let mut top = HEAD;
         for (place, panel) in self.panels.iter().enumerate() {
-            draw_titles(area, panel, top + TITLE - 26)?;
+            let (totals, middle) = (totals(panel), top + TITLE - 26);
+            let room = RIGHT - LEFT - width(area, &totals, SMALL)? - 32;
+            text(area, &totals, (RIGHT, middle), HPos::Right, SMALL)?;
+            text(area, &fitting(area, &panel.title(), MEDIUM, room)?, (LEFT, middle), HPos::Left, MEDIUM)?;
             // The panels share the time axis below the last one.
             let has_times = place + 1 == self.panels.len() && has_calls;
             let time = TimeAxis::new(self.clock, panel.bins);
@@ -127,13 +131,6 @@ fn height(panel: &Panel) -> i32 {
     TITLE + UPPER + AFTER + if panel.has_balance() { GAP + LOWER } else { 0 }
 }
 
-fn draw_titles<B: DrawingBackend>(area: &Area<B>, panel: &Panel, middle: i32) -> Drawn<B> {
-    let totals = totals(panel);
-    let room = RIGHT - LEFT - width(area, &totals, SMALL)? - 32;
-    text(area, &totals, (RIGHT, middle), HPos::Right, SMALL)?;
-    text(area, &fitting(area, &panel.title(), MEDIUM, room)?, (LEFT, middle), HPos::Left, MEDIUM)
-}
-
 /// The totals of a panel: `offered 600, admitted 110 (18.3 %), denied 490`.
 fn totals(panel: &Panel) -> String {
     let sum = |of: Tokens| panel.bars.iter().map(of).sum::<f64>();
@@ -159,7 +156,7 @@ fn text<B: DrawingBackend>(area: &Area<B>, text: &str, at: (i32, i32), anchor: H
 
 /// The approximate width of a text. The built-in font has no wide characters, and estimates them as narrow.
 fn width<B: DrawingBackend>(area: &Area<B>, text: &str, size: f64) -> Drawn<B, i32> {
-    let wide = columns(text).saturating_sub(text.chars().count()) as f64;
+    let wide = text.width().saturating_sub(text.chars().count()) as f64;
     let estimate = area.estimate_text_size(text, &text_style(size, HPos::Left, VPos::Center))?.0;
     Ok(estimate as i32 + (wide * 0.4 * size * f64::from(FINENESS)) as i32)
 }
@@ -167,7 +164,7 @@ fn width<B: DrawingBackend>(area: &Area<B>, text: &str, size: f64) -> Drawn<B, i
 /// Shortens a text to the available width.
 fn fitting<B: DrawingBackend>(area: &Area<B>, text: &str, size: f64, room: i32) -> Drawn<B, String> {
     let text = one_line(text);
-    let mut letters = columns(&text).min(200);
+    let mut letters = text.width().min(200);
     while letters > 8 && width(area, &shortened(&text, letters), size)? > room {
         letters -= 1;
     }

@@ -72,11 +72,9 @@ impl ReplayArgs {
 }
 
 pub(crate) async fn run(args: ReplayArgs, database: Database) -> Result<()> {
-    if args.recorded().is_some_and(input::is_stdin) && args.limits.as_deref().is_some_and(input::is_stdin) {
-        return Err(CliError::usage(
-            "--limits and the recorded calls cannot both be standard input: name a file for one of them",
-        ));
-    }
+    let are_both_stdin = [args.recorded(), args.limits.as_deref()].iter().all(|path| path.is_some_and(input::is_stdin));
+    let why = "--limits and the recorded calls cannot both be standard input: name a file for one of them";
+    CliError::refuse_if(are_both_stdin, why)?;
     let file = args.plot.file()?;
     let sourced = Sourced::read(args.limits.as_deref(), &database).await?;
     let sourced = sourced.ok_or_else(|| {
@@ -157,13 +155,10 @@ fn panels(recording: &Recording, args: &PlotArgs, only_key: Option<&str>) -> Res
         buckets.extend(limits.iter().map(|(name, _)| (name.into(), HashSet::new())));
     }
     buckets.retain(|(_, keys)| only_key.as_ref().is_none_or(|key| keys.contains(key)));
-    if only_key.is_some() && buckets.is_empty() {
-        return Err(CliError::usage("no recorded call has the key of --only-key"));
-    }
+    CliError::refuse_if(only_key.is_some() && buckets.is_empty(), "no recorded call has the key of --only-key")?;
     buckets.retain(|(name, _)| limits.get(name).is_some_and(|limit| limit.kind() != Kind::Gate));
-    if buckets.is_empty() {
-        return Err(CliError::usage("--plot has nothing to draw: the calls use no limit that takes tokens"));
-    }
+    let why = "--plot has nothing to draw: the calls use no limit that takes tokens";
+    CliError::refuse_if(buckets.is_empty(), why)?;
     if buckets.len() > MOST_PANELS {
         output::note(format!("the calls use {} limits: only the first {MOST_PANELS} are drawn", buckets.len()));
         buckets.truncate(MOST_PANELS);
@@ -219,9 +214,8 @@ fn read(args: &ReplayArgs, sourced: Sourced) -> Result<Recording> {
                     "\"{name}\" counts slots, and a log does not say when a request gave its slot back: apply another limit"
                 )));
             }
-            if args.json && applied.len() > 1 {
-                return Err(CliError::usage("--json prints the decisions of one limit: give --apply once"));
-            }
+            let is_ambiguous = args.json && applied.len() > 1;
+            CliError::refuse_if(is_ambiguous, "--json prints the decisions of one limit: give --apply once")?;
             let (source, log) = (Source::open(log)?, Log::new(&args.log, &applied)?);
             Recording::read(source, Some(log), sourced.limits, &args.lines)
         }
@@ -272,12 +266,9 @@ pub(crate) async fn panels_of_log(
     let source = Source::bytes("the access log", log)?;
     let lines = LineArgs { max_bad_lines: Bound::Percent(1.0), strict: false, sort_window: 250_000 };
     let recording = Recording::read(source, Some(Log::new(options, named)?), limits, &lines)?;
-    if recording.summary.lines == 0 {
-        return Err(CliError::usage("the access log has no lines"));
-    }
-    if recording.summary.lines > most as u64 {
-        return Err(CliError::usage(format!("the access log has more than {} lines", grouped(most as u64))));
-    }
+    let (lines, most) = (recording.summary.lines, most as u64);
+    CliError::refuse_if(lines == 0, "the access log has no lines")?;
+    CliError::refuse_if(lines > most, format!("the access log has more than {} lines", grouped(most)))?;
     let mut panels = panels(&recording, &PlotArgs::default(), None)?;
     replay(false, &recording, &mut panels, sandbox, &Progress::hidden()).await?;
     Ok((panels, recording.summary.notes))

@@ -70,10 +70,8 @@ impl Recording {
         bad_lines.check(summary.lines)?;
         summary.notes.extend(bad_lines.note(summary.lines));
         summary.notes.extend(pass.lines.note());
-        if summary.lines == 0 {
-            let what = if recording.source.length == 0 { "is empty" } else { "has no lines" };
-            summary.notes.push(format!("{name} {what}"));
-        }
+        let what = if recording.source.length == 0 { "is empty" } else { "has no lines" };
+        summary.notes.extend((summary.lines == 0).then(|| format!("{name} {what}")));
         let (lacking, field) = &pass.lacking;
         let lack = |number: u64| format!("{} of {} requests have no", grouped(number), grouped(summary.calls));
         if let Some(Log { key, .. }) = recording.log.as_ref().filter(|_| *lacking > 0) {

@@ -262,10 +262,6 @@ struct Simulated {
 }
 
 impl Simulated {
-    fn denied(&self) -> u64 {
-        self.panel.calls - self.outcome.admitted
-    }
-
     /// `None` for slots, which have no period.
     fn most_in_a_period(&self) -> Option<f64> {
         (!self.panel.has_slots()).then(|| self.outcome.most_in_a_period(period_micros(&self.panel.limit)))
@@ -285,7 +281,7 @@ fn table(traffic: &str, simulated: &[Simulated], retry: bool) -> Vec<String> {
         ("OFFERED", true, |one| grouped(one.panel.calls)),
         ("ADMITTED", true, |one| grouped(one.outcome.admitted)),
         ("RESERVED", reserved, |one| grouped(one.outcome.reserved)),
-        ("DENIED", true, |one| grouped(one.denied())),
+        ("DENIED", true, |one| grouped(one.panel.calls - one.outcome.admitted)),
         ("% ADMITTED", true, |one| percent_of(one.outcome.admitted as f64, one.panel.calls as f64)),
         // Those that are not admitted at the end.
         ("STILL WAITING", retry, |one| grouped(one.outcome.calls - one.outcome.admitted)),
@@ -316,7 +312,7 @@ fn object(simulated: &Simulated) -> String {
         "offered": panel.calls,
         "admitted": outcome.admitted,
         "reserved": outcome.reserved,
-        "denied": simulated.denied(),
+        "denied": panel.calls - outcome.admitted,
         "longest_wait_ms": milliseconds(outcome.longest_wait),
         "most_in_a_period": simulated.most_in_a_period(),
         "most_at_once": simulated.of_slots(outcome.most_held),

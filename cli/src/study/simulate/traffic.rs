@@ -1,6 +1,5 @@
 //! The arguments, and the traffic that they describe: the times of its calls.
 
-use std::str::FromStr;
 use std::sync::Arc;
 
 use clap::{Args, ValueEnum};
@@ -28,7 +27,7 @@ pub(crate) struct SimulateArgs {
     traffic: Shape,
     /// Average rate of the calls (bursts: within a burst), such as 2/s, 90/m or 1000/h [default: twice the highest rate of
     /// the limits; bursts: ten times the highest rate]
-    #[arg(long, help_heading = HEADING, value_name = "N/TIME")]
+    #[arg(long, help_heading = HEADING, value_name = "N/TIME", value_parser = Pace::parse)]
     calls: Option<Pace>,
     /// Length of the simulation, such as 5m [default: ten times the longest period]
     #[arg(long = "for", help_heading = HEADING, value_name = "LENGTH")]
@@ -205,11 +204,9 @@ pub(super) struct Traffic {
     pub(super) seed: u64,
 }
 
-impl FromStr for Pace {
-    type Err = String;
-
+impl Pace {
     /// Parses `2/s`, `90/m` or `10/1m 30s`.
-    fn from_str(text: &str) -> Result<Self, String> {
+    fn parse(text: &str) -> Result<Self, String> {
         let example = || format!("\"{text}\" is not a rate of calls like 2/s, 90/m or 1000/h");
         let (calls, per) = text.split_once('/').ok_or_else(example)?;
         let calls = calls.trim().parse::<f64>().ok().filter(|calls| calls.is_finite() && *calls > 0.0);
@@ -218,9 +215,7 @@ impl FromStr for Pace {
         let per = parse_micros(&per).ok().filter(|per| *per > 0);
         Ok(Self { calls: calls.ok_or_else(example)?, per: per.ok_or_else(example)? })
     }
-}
 
-impl Pace {
     /// Microseconds from one call to the next, on average.
     fn gap(&self) -> f64 {
         self.per as f64 / self.calls
@@ -306,10 +301,10 @@ mod tests {
         for (text, calls, per) in
             [("2/s", 2.0, SECOND), ("0.5/m", 0.5, 60 * SECOND), ("10 / 1m 30s", 10.0, 90 * SECOND)]
         {
-            assert_eq!(text.parse(), Ok(Pace { calls, per }), "{text}");
+            assert_eq!(Pace::parse(text), Ok(Pace { calls, per }), "{text}");
         }
         for text in ["", "2", "2/", "/s", "-1/s", "0/s", "NaN/s", "inf/s", "2/0s", "2/soon", "2/-1s"] {
-            assert!(text.parse::<Pace>().unwrap_err().contains("like 2/s"), "{text}");
+            assert!(Pace::parse(text).unwrap_err().contains("like 2/s"), "{text}");
         }
         assert_eq!(Pace { calls: 2.0, per: SECOND }.describe(), "2 calls per 1s");
         assert_eq!(Pace { calls: 2.0, per: 10 * SECOND }.describe(), "2 calls per 10s");

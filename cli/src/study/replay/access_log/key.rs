@@ -106,12 +106,11 @@ impl LogKey {
         // Whether lines of this format can have the key.
         let has_field = field.strip_prefix('$').map_or_else(|| format.has(&field), |own| format.has_own(own));
         let has_header = field == CLIENT && (format.has(&header_field) || format.has(ALL_FORWARDED));
-        if let Some(name) = options.trusted_header.as_ref().filter(|_| has_field && !has_proxies) {
-            return Err(CliError::usage(format!(
-                "--trusted-header {name} is not read without --trusted-proxies, because the log has the address of the peer: \
-                 add --trusted-proxies with the networks of your proxies"
-            )));
-        }
+        let why = format_args!(
+            "--trusted-header {header} is not read without --trusted-proxies, because the log has the address of the peer: \
+             add --trusted-proxies with the networks of your proxies"
+        );
+        CliError::refuse_if(options.trusted_header.is_some() && has_field && !has_proxies, why)?;
         let why = format_args!(
             "--trusted-proxies needs the header that the proxies write, and the log format has no ${header_field}: add it \
              to --log-format, or name another with --trusted-header"
