@@ -86,7 +86,8 @@ impl LogFormat {
                 format!("the line begins {begin}, and a second collector follows: remove the text of the first one")
             }
             (Some(Ok(_)), _) => {
-                format!("the line is JSON: name its fields, as in --log-format {before}json:time=FIELD,remote_addr=FIELD")
+                let fields = "json:time=FIELD,remote_addr=FIELD";
+                format!("the line is JSON: name its fields, as in --log-format {before}{fields}")
             }
             // A format string of the user's own may begin so, too.
             (Some(Err(error)), _) if !self.text.trim_start().starts_with('{') => {

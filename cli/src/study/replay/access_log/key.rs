@@ -174,11 +174,8 @@ impl LogKey {
     /// The field that a request should have and this one lacks: the key or, behind proxies, the header with the client's address.
     pub(crate) fn missing(&self, line: &LogLine<'_>, key: Option<&str>) -> Option<Box<str>> {
         let lacks_header = self.field == CLIENT && self.has_proxies && self.reported(line).is_none();
-        if key.is_none() {
-            Some(self.name.as_str().into())
-        } else {
-            lacks_header.then(|| self.header_field.as_str().into())
-        }
+        let missing = if key.is_none() { Some(&self.name) } else { lacks_header.then_some(&self.header_field) };
+        missing.map(|field| field.as_str().into())
     }
 
     /// The key of a client. `peer`: the address of the peer, if the log has it. `reported`: the header of the proxies, if the log
