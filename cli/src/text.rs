@@ -70,8 +70,12 @@ pub(super) fn describe(name: &str, limit: &Limit) -> String {
 /// A column of a table: its heading, whether it is shown, and its text in the row of a `T`.
 pub(super) type Column<'c, T> = (&'c str, bool, fn(&T) -> String);
 
-/// A table of the columns that are shown, with their headings, of which those in `texts` are aligned to the left.
+/// A table of the columns that are shown, with their headings, of which those in `texts` are aligned to the left. Returns no lines if
+/// there are no rows.
 pub(super) fn table<T>(columns: &[Column<'_, T>], rows: &[T], texts: &[usize]) -> Vec<String> {
+    if rows.is_empty() {
+        return Vec::new();
+    }
     let columns = || columns.iter().filter(|(_, is_shown, _)| *is_shown);
     let mut cells: Vec<Vec<String>> = vec![columns().map(|(heading, ..)| (*heading).to_owned()).collect()];
     cells.extend(rows.iter().map(|row| columns().map(|(.., cell)| cell(row)).collect()));

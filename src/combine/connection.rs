@@ -31,8 +31,12 @@ const WAITS: u32 = 3;
 /// How many statements of a session may take long without a wait: PostgreSQL plans them.
 const PLANNED: u32 = 10;
 
-/// For how many of the [`CONTENDED`] batches it is measured whether to hold locks briefly saves time.
+/// How many of so many batches with contention measure how far away the server is.
 const MEASURED: u32 = 3;
+const MEASURED_EVERY: u32 = 1_000;
+
+/// No server takes so long to answer that is near, even on a busy machine.
+const FAR: Duration = Duration::from_millis(2);
 
 /// Settings for opening the limiter's own connections, and for closing them with the pool.
 #[derive(Clone, Copy)]
@@ -54,8 +58,10 @@ pub(crate) struct LaneConnections {
     usual: Duration,
     /// How many in a row have taken far longer.
     waits: u32,
+    /// How many batches were expected to meet contention.
+    expected: u32,
     /// How long a batch takes here beside its UPDATE, if it does not wait for the disk: a round trip to the server. The shortest time
-    /// seen since contention began; the longest there is, if it is not known. So is the next one.
+    /// measured; the longest there is, if it is not known. So is the next one.
     trip: Duration,
     /// How long it takes to flush a batch to disk: a round trip, too, and the write.
     flush: Duration,
@@ -233,9 +239,7 @@ impl LaneConnections {
 
     /// Expects other processes to want the same rows, for some time.
     pub(super) fn expect_contention(&mut self) {
-        if self.contended == 0 {
-            (self.contended, self.trip, self.flush) = (CONTENDED, Duration::MAX, Duration::MAX);
-        }
+        self.contended = CONTENDED;
     }
 
     /// Whether to hold locks as briefly as possible for the next batch. That takes one more round trip, so it saves time only if the
@@ -245,8 +249,13 @@ impl LaneConnections {
             return false;
         }
         self.contended -= 1;
-        let is_known = self.contended < CONTENDED - MEASURED && self.trip < Duration::MAX;
-        !is_known || self.flush.saturating_sub(self.trip) > self.trip
+        let nth = self.expected % MEASURED_EVERY;
+        self.expected = self.expected.wrapping_add(1);
+        if nth == 0 {
+            (self.trip, self.flush) = (Duration::MAX, Duration::MAX);
+        }
+        let is_far = self.trip < Duration::MAX && self.trip >= FAR && self.trip >= self.flush.saturating_sub(self.trip);
+        !is_far || nth < MEASURED
     }
 
     /// Returns which of these buckets have a row that another transaction has locked.

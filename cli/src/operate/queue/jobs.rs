@@ -10,35 +10,22 @@ use serde_json::{Value, json};
 
 use crate::error::{CliError, Result};
 use crate::json;
-use crate::text::{age, aligned, escaped, grouped, one_line, plain, shortened, shown};
+use crate::text::{Column, age, aligned, escaped, grouped, one_line, plain, shortened, shown, table};
 use pg_limiter::queue::{GroupCounts, JobInfo, JobItem};
 
 const WIDEST_NAME: usize = 60;
 const WIDEST_ERROR: usize = 80;
 const NONE: &str = "-";
 
-/// A column of a table: its heading, and the text in the row of a `T`.
-type Column<T> = (&'static str, fn(&T) -> String);
-
-/// A table of these columns, of which those in `texts` are aligned to the left. Returns no lines if there are no rows.
-fn table<T>(columns: &[Column<T>], rows: &[T], texts: &[usize]) -> Vec<String> {
-    if rows.is_empty() {
-        return Vec::new();
-    }
-    let mut cells = vec![columns.iter().map(|(heading, _)| (*heading).to_owned()).collect()];
-    cells.extend(rows.iter().map(|row| columns.iter().map(|(_, cell)| cell(row)).collect()));
-    aligned(&cells, texts)
-}
-
 pub(super) fn job_table(jobs: &[JobInfo]) -> Vec<String> {
-    let columns: [Column<JobInfo>; 7] = [
-        ("ID", |job| job.id.to_string()),
-        ("QUEUE", |job| name(&job.queue)),
-        ("GROUP", |job| name(&job.group)),
-        ("STATE", state),
-        ("RUN AT", |job| human(job.run_at)),
-        ("FAILURES", |job| format!("{}/{}", job.failures, job.max_attempts)),
-        ("LAST ERROR", |job| shortened(&one_line(job.last_error.as_deref().unwrap_or_default()), WIDEST_ERROR)),
+    let columns: [Column<'_, JobInfo>; 7] = [
+        ("ID", true, |job| job.id.to_string()),
+        ("QUEUE", true, |job| name(&job.queue)),
+        ("GROUP", true, |job| name(&job.group)),
+        ("STATE", true, state),
+        ("RUN AT", true, |job| human(job.run_at)),
+        ("FAILURES", true, |job| format!("{}/{}", job.failures, job.max_attempts)),
+        ("LAST ERROR", true, |job| shortened(&one_line(job.last_error.as_deref().unwrap_or_default()), WIDEST_ERROR)),
     ];
     table(&columns, jobs, &[1, 2, 3, 4, 6])
 }
@@ -146,26 +133,27 @@ fn far(time: SystemTime) -> String {
 }
 
 pub(super) fn group_table(groups: &[GroupCounts]) -> Vec<String> {
-    let mut columns: Vec<Column<GroupCounts>> = vec![
-        ("QUEUE", |group| name(&group.queue)),
-        ("GROUP", |group| name(&group.group)),
-        ("SCHEDULED", |group| grouped(group.scheduled)),
-        ("AVAILABLE", |group| grouped(group.available)),
-        ("RUNNING", |group| grouped(group.running)),
-        ("DONE", |group| grouped(group.done)),
-        ("DEAD", |group| grouped(group.dead)),
-        ("CANCELLED", |group| grouped(group.cancelled)),
-        ("OLDEST", |group| or_none(group.oldest, age)),
-        ("OVERDUE", |group| or_none(group.overdue, age)),
-        ("WAITING UNTIL", |group| or_none(group.waiting_until, human)),
+    let (are_blocked, are_held) = (groups.iter().any(|group| group.blocked > 0), groups.iter().any(is_held));
+    let columns: [Column<'_, GroupCounts>; 13] = [
+        ("QUEUE", true, |group| name(&group.queue)),
+        ("GROUP", true, |group| name(&group.group)),
+        ("SCHEDULED", true, |group| grouped(group.scheduled)),
+        ("AVAILABLE", true, |group| grouped(group.available)),
+        ("RUNNING", true, |group| grouped(group.running)),
+        ("DONE", true, |group| grouped(group.done)),
+        ("DEAD", true, |group| grouped(group.dead)),
+        ("CANCELLED", true, |group| grouped(group.cancelled)),
+        ("OLDEST", true, |group| or_none(group.oldest, age)),
+        ("OVERDUE", true, |group| or_none(group.overdue, age)),
+        ("WAITING UNTIL", true, |group| or_none(group.waiting_until, human)),
+        ("BLOCKED", are_blocked, |group| grouped(group.blocked)),
+        ("HELD", are_held, |group| held(group).to_owned()),
     ];
-    if groups.iter().any(|group| group.blocked > 0) {
-        columns.push(("BLOCKED", |group| grouped(group.blocked)));
-    }
-    if groups.iter().any(|group| group.is_paused || group.is_draining) {
-        columns.push(("HELD", |group| held(group).to_owned()));
-    }
     table(&columns, groups, &[0, 1])
+}
+
+const fn is_held(group: &GroupCounts) -> bool {
+    group.is_paused || group.is_draining
 }
 
 const fn held(group: &GroupCounts) -> &'static str {

@@ -63,7 +63,7 @@ pub(crate) struct PlotArgs {
     /// Draw the calls offered, admitted and denied over time, and the balance, to this file: *.svg or *.png
     #[arg(long, help_heading = HEADING, value_name = "FILE")]
     plot: Option<PathBuf>,
-    /// Length of a bar, such as 10s [default: a round length that gives about 100 bars]
+    /// Length of a bar, such as 10s [default: a round length that gives at most 150 bars]
     #[arg(long, help_heading = HEADING, value_name = "LENGTH", value_parser = bar)]
     pub(crate) bin: Option<i64>,
 }
