@@ -86,7 +86,7 @@ async fn call(limiter: &Limiter, pool: &PgPool) {
     }
 }
 
-/// The calls of those who use no library.
+/// Calls in SQL, without the library.
 async fn sql_forms(pool: &PgPool) {
     let all = r#"'[{"name": "few", "key": "x", "kind": "token_bucket", "rate": 9, "period": "1 hour"},
                    {"name": "window", "key": "x", "kind": "sliding_window", "rate": 9, "period": "1 hour"}]'"#;

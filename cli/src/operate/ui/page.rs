@@ -15,7 +15,7 @@ use crate::error::CliError;
 use crate::operate::ui::app::{App, INTERVAL, Shared};
 use crate::text::shown;
 
-/// What a link or a form asks for. Each has the fields that its page or its change needs.
+/// The fields of links and forms. Each has those that its page or its change needs.
 #[derive(Default, Deserialize)]
 #[serde(default)]
 pub(super) struct Wanted {
