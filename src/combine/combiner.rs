@@ -57,7 +57,7 @@ pub(crate) struct Combiner {
     /// A lane that decides alone takes the write lock; the others take the read lock.
     quiet: RwLock<()>,
     short: ShortBuckets,
-    /// Connections for calls that wait for locks, kept while any of them is needed.
+    /// Connections for calls that wait for locks, kept until none was needed for a second.
     spare: Mutex<Vec<LaneConnection>>,
     pub(super) max_batch: usize,
     max_waiting: usize,

@@ -8,6 +8,7 @@ use pg_limiter::{Error, InvalidJob, Item, KeySecret, Limit, Limiter, Limits};
 
 use crate::queue::{in_state, queue, queue_with, quick, until_in_state, work_until_done};
 use crate::queue_contended::claim;
+use crate::queue_woken::until_asleep;
 use crate::support::{Database, scheduled, sqlx};
 
 const SECOND: Duration = Duration::from_secs(1);
@@ -44,14 +45,6 @@ async fn woken(queue: &Queue, handler: impl Handler, until: impl Future<Output =
     config.poll = HOUR;
     let worker = queue.worker(config, handler).expect("a worker");
     tokio::time::timeout(SECOND * 120, worker.run(until)).await.expect("in time").expect("a report");
-}
-
-/// Waits until a worker sleeps, which has then seen all jobs that were enqueued before.
-async fn until_asleep(database: &Database) {
-    let asleep = "SELECT EXISTS (SELECT FROM rate_limit.workers WHERE asleep_until > rate_limit._clock() + 1000000000)";
-    while !sqlx::query_scalar::<bool>(asleep).fetch_one(&database.pool).await.expect(asleep) {
-        tokio::time::sleep(Duration::from_millis(20)).await;
-    }
 }
 
 #[tokio::test]

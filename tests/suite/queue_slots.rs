@@ -12,7 +12,7 @@ use tokio::sync::Semaphore;
 use tokio::task::JoinHandle;
 
 use crate::queue::{in_state, queue_with, quick, until_in_state as until, work_until_done};
-use crate::queue_woken::until_waiting_for_a_wake;
+use crate::queue_woken::{until_asleep, until_waiting_for_a_wake};
 use crate::support::gate::{CENTURY, limiter};
 use crate::support::{Database, scheduled, sqlx};
 
@@ -236,6 +236,7 @@ async fn a_release_or_reset_in_sql_wakes_a_worker() {
     let database = Database::migrated().await;
     let queue = queue_with(&database, limits()).await;
     let worker = background(queue.worker(sleepy(), done()).expect("a worker"));
+    until_asleep(&database).await;
     for (nth, sql) in (1..).zip([
         "SELECT rate_limit.release('one', 'k', (SELECT lease FROM held))::text",
         "SELECT rate_limit.reset('one', 'k')::text",

@@ -33,9 +33,15 @@ fn done() -> impl Handler {
 /// never polls would miss it.
 pub async fn until_waiting_for_a_wake(database: &Database, queue: &Queue, jobs: i64) {
     until_in_state(queue, JobState::Available, jobs).await;
-    let asleep = "SELECT count(*) FROM rate_limit.workers WHERE asleep_until > rate_limit._clock() + 1000000000";
-    while sqlx::query_scalar::<i64>(asleep).fetch_one(&database.pool).await.expect("a count") < 1 {
-        tokio::time::sleep(std::time::Duration::from_millis(5)).await;
+    until_asleep(database).await;
+}
+
+/// Waits until a worker sleeps, which has then seen all jobs that were committed before. A job that is enqueued while it falls asleep
+/// may neither be seen nor wake it.
+pub async fn until_asleep(database: &Database) {
+    let asleep = "SELECT EXISTS (SELECT FROM rate_limit.workers WHERE asleep_until > rate_limit._clock() + 1000000000)";
+    while !sqlx::query_scalar::<bool>(asleep).fetch_one(&database.pool).await.expect(asleep) {
+        tokio::time::sleep(Duration::from_millis(5)).await;
     }
 }
 
