@@ -31,7 +31,7 @@ const WAITS: u32 = 3;
 /// How many statements of a session may take long without a wait: PostgreSQL plans them.
 const PLANNED: u32 = 10;
 
-/// How many of so many batches with contention measure how far away the server is.
+/// The first batches with contention, and again after many of them, measure how far away the server is.
 const MEASURED: u32 = 3;
 const MEASURED_EVERY: u32 = 1_000;
 

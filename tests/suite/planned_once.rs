@@ -6,8 +6,9 @@
 use std::time::Duration;
 
 use pg_limiter::queue::{Finish, Job, JobState, Queue, QueueConfig, WorkerConfig, handler_fn};
+use pg_limiter::sqlx::pool::PoolConnection;
 use pg_limiter::sqlx::postgres::PgPoolOptions;
-use pg_limiter::sqlx::{self, PgPool};
+use pg_limiter::sqlx::{self, PgPool, Postgres};
 use pg_limiter::{Item, Limit, Limiter, Limits};
 
 use crate::queue::until_in_state;
@@ -16,6 +17,8 @@ use crate::statistics::OwnServer;
 const SECOND: Duration = Duration::from_secs(1);
 /// As many calls as show whether a statement is planned in each.
 const CALLS: u64 = 100;
+/// Few: each plans a statement five times before it keeps a plan.
+const SESSIONS: u32 = 5;
 
 fn limits() -> Limits {
     Limits::new()
@@ -86,6 +89,14 @@ async fn call(limiter: &Limiter, pool: &PgPool) {
     }
 }
 
+async fn all_sessions(pool: &PgPool) -> Vec<PoolConnection<Postgres>> {
+    let mut sessions = Vec::new();
+    while sessions.len() < SESSIONS as usize {
+        sessions.push(pool.acquire().await.expect("a session"));
+    }
+    sessions
+}
+
 /// Calls in SQL, without the library.
 async fn sql_forms(pool: &PgPool) {
     let all = r#"'[{"name": "few", "key": "x", "kind": "token_bucket", "rate": 9, "period": "1 hour"},
@@ -101,30 +112,22 @@ async fn sql_forms(pool: &PgPool) {
     ];
     let define = "SELECT rate_limit.define('defined', kind => 'token_bucket', rate => 9, period => '1 hour')";
     sqlx::query(define).execute(pool).await.expect(define);
-    let mut sessions = Vec::new();
-    while sessions.len() < 5 {
-        sessions.push(pool.acquire().await.expect("a session"));
-    }
-    for session in &mut sessions {
+    for mut session in all_sessions(pool).await {
         for form in &forms {
             let sql = format!("SELECT rate_limit.{form}");
-            sqlx::raw_sql(sqlx::AssertSqlSafe(sql)).execute(&mut **session).await.expect(form);
+            sqlx::raw_sql(sqlx::AssertSqlSafe(sql)).execute(&mut *session).await.expect(form);
         }
     }
 }
 
-/// PL/pgSQL compiles a function once for each collation of its arguments, and plans its statements each time. The functions of frequent
-/// calls have one.
+/// PL/pgSQL compiles a function once for each collation of its arguments, and plans its statements each time. The functions of
+/// frequent calls have one.
 async fn compiled_once(pool: &PgPool) {
     let twice = "SELECT string_agg(f.ident, ', ') FROM (
           SELECT ident FROM pg_backend_memory_contexts WHERE name = 'PL/pgSQL function' GROUP BY ident HAVING count(*) > 1
         ) AS f";
-    let mut sessions = Vec::new();
-    while sessions.len() < 5 {
-        sessions.push(pool.acquire().await.expect("a session"));
-    }
-    for session in &mut sessions {
-        let twice: Option<String> = sqlx::query_scalar(twice).fetch_one(&mut **session).await.expect(twice);
+    for mut session in all_sessions(pool).await {
+        let twice: Option<String> = sqlx::query_scalar(twice).fetch_one(&mut *session).await.expect(twice);
         assert_eq!(twice, None);
     }
 }
@@ -146,8 +149,7 @@ async fn no_statement_is_planned_in_each_call() {
     if version.as_str() < "130000" {
         return eprintln!("PostgreSQL {version} does not count plans: nothing is tested");
     }
-    // Few sessions: each plans a statement five times before it keeps a plan.
-    let pool = PgPoolOptions::new().max_connections(5).connect(&server.url).await.expect("connect");
+    let pool = PgPoolOptions::new().max_connections(SESSIONS).connect(&server.url).await.expect("connect");
     let limiter = Limiter::new(pool.clone(), limits());
     fill(&limiter).await;
     sqlx::raw_sql("CREATE EXTENSION pg_stat_statements").execute(&server.pool).await.expect("the extension");
