@@ -144,7 +144,8 @@ impl Limiter {
             renewing: None,
             runtime: Handle::try_current().map_err(|_| Error::Unavailable { source: NoRuntime.into() })?,
         };
-        match self.decide_or_recall(resolved).await {
+        let decided = self.decide_or_recall(resolved).await;
+        match decided.map(|(call, answer)| answer.decision(&call)) {
             Ok(decision) if decision.is_allowed() => {
                 lease.state.send_modify(|state| state.is_acquired = true);
                 Ok(Acquired { decision, lease: Some(lease) })
@@ -168,7 +169,7 @@ impl Limiter {
     /// # In a transaction
     /// Runs in the limiter's own transaction. To release in the caller's, use [`within`](Self::within).
     pub async fn release(&self, call: impl Into<Call> + Send) -> Result<bool, Error> {
-        self.with_lease(Op::Release, call.into()).await
+        self.call("release", Op::Release, call.into(), |answer, _| answer.is_ok()).await
     }
 
     /// Lets the call's [lease](Call::lease) end a whole length after now. Returns `false` if it has ended or was released: then
@@ -177,17 +178,7 @@ impl Limiter {
     /// # In a transaction
     /// Runs in the limiter's own transaction. To renew in the caller's, use [`within`](Self::within).
     pub async fn renew(&self, call: impl Into<Call> + Send) -> Result<bool, Error> {
-        self.with_lease(Op::Renew, call.into()).await
-    }
-
-    async fn with_lease(&self, op: Op, call: Call) -> Result<bool, Error> {
-        let span = CallSpan::own(op.as_str(), &call);
-        let running = async {
-            let call = self.resolve(op, call)?;
-            let (_, answer) = self.combiner.submit(call).await?;
-            Ok(answer.is_ok())
-        };
-        span.watch(running).await
+        self.call("renew", Op::Renew, call.into(), |answer, _| answer.is_ok()).await
     }
 }
 

@@ -11,7 +11,7 @@ use crate::limit::{Limits, Tokens};
 use crate::limiter::LimiterConfig;
 use crate::limiter::denials::Denials;
 use crate::limiter::waiters::Waiters;
-use crate::observability::CallSpan;
+use crate::observability::{Answered, CallSpan};
 use crate::sql::{Answer, Forgetting, NamedStatements, Schema, TransactionLimiter, Within, check_key};
 use crate::transact::{Connections, DecideOnce, ResetAllKeys, Statement, Transactor};
 
@@ -208,45 +208,23 @@ impl Limiter {
     /// Takes the tokens, or denies the call. A denial carries `retry_after`, the time until the same call would be
     /// allowed, and changes nothing.
     pub async fn limit(&self, call: impl Into<Call> + Send) -> Result<Decision, Error> {
-        let call = call.into();
-        let span = CallSpan::own("limit", &call);
-        span.watch(self.resolve_and_decide(call)).await
+        self.call("limit", Op::Limit, call.into(), Answer::decision).await
     }
 
     /// Decides like [`limit`](Self::limit), but takes nothing.
     pub async fn check(&self, call: impl Into<Call> + Send) -> Result<Decision, Error> {
-        let call = call.into();
-        let span = CallSpan::own("check", &call);
-        let running = async {
-            let call = self.resolve(Op::Check, call)?;
-            let (call, answer) = self.combiner.submit(call).await?;
-            Ok(answer.decision(&call))
-        };
-        span.watch(running).await
+        self.call("check", Op::Check, call.into(), Answer::decision).await
     }
 
     /// Returns the current balances, and [when each bucket is full again](crate::LimitState::full_in) or its
     /// [window ends](crate::LimitState::window_ends_in). The counts of the items are ignored.
     pub async fn peek(&self, call: impl Into<Call> + Send) -> Result<Balances, Error> {
-        let call = call.into();
-        let span = CallSpan::own("peek", &call);
-        let running = async {
-            let call = self.resolve(Op::Peek, call)?;
-            let (call, answer) = self.combiner.submit(call).await?;
-            Ok(answer.balances(&call))
-        };
-        span.watch(running).await
+        self.call("peek", Op::Peek, call.into(), Answer::balances).await
     }
 
     /// Resets these keys: their buckets are full again.
     pub async fn reset(&self, call: impl Into<Call> + Send) -> Result<(), Error> {
-        let call = call.into();
-        let span = CallSpan::own("reset", &call);
-        let running = async {
-            let call = self.resolve(Op::Reset, call)?;
-            self.dispatch_and_discard_denials(call).await.map(|_| ())
-        };
-        span.watch(running).await
+        self.call("reset", Op::Reset, call.into(), |_, _| ()).await
     }
 
     /// Resets every key of the limit with this name, and returns the number of rows deleted. The rows stay locked while
@@ -307,29 +285,43 @@ impl Limiter {
 
     /// Looks up the limits, checks the call, and hashes its keys if there is a secret.
     pub(super) fn resolve(&self, op: Op, call: Call) -> Result<Resolved, Error> {
-        let limiter = self.transaction_limiter();
-        Ok(Resolved::new(op, call, &limiter.limits(), limiter.key_secret())?)
+        self.transaction_limiter().resolve(op, call)
     }
 
-    async fn resolve_and_decide(&self, call: Call) -> Result<Decision, Error> {
-        let call = self.resolve(Op::Limit, call)?;
-        self.decide_or_recall(call).await
+    /// Makes a call in the limiter's own transaction, under the name `op_name`.
+    pub(super) async fn call<T: Answered + Send>(
+        &self,
+        op_name: &'static str,
+        op: Op,
+        call: Call,
+        read: fn(&Answer, &Resolved) -> T,
+    ) -> Result<T, Error> {
+        let span = CallSpan::own(op_name, &call);
+        let running = async {
+            let call = self.resolve(op, call)?;
+            let (call, answer) = match op {
+                Op::Limit => self.decide_or_recall(call).await?,
+                Op::Credit | Op::Reset => self.dispatch_and_discard_denials(call).await?,
+                Op::Check | Op::Peek | Op::Charge | Op::Release | Op::Renew => self.dispatch(call).await?,
+            };
+            Ok(read(&answer, &call))
+        };
+        span.watch(running).await
     }
 
-    pub(super) async fn decide_or_recall(&self, call: Resolved) -> Result<Decision, Error> {
+    pub(super) async fn decide_or_recall(&self, call: Resolved) -> Result<(Resolved, Answer), Error> {
         // The answer stored under an idempotency key takes precedence over a denial remembered since.
         let Some(denials) = self.denials.as_ref().filter(|_| call.idempotency_key.is_none()) else {
-            let (call, answer) = self.dispatch(call).await?;
-            return Ok(answer.decision(&call));
+            return self.dispatch(call).await;
         };
         let clock = self.clock.pinned();
         let asked = clock.now();
         if let Some(answer) = denials.recall(&call, asked) {
-            return Ok(answer.decision(&call));
+            return Ok((call, answer));
         }
         let (call, answer) = self.combiner.submit(call).await?;
         denials.remember(&call, &answer, asked, clock.now());
-        Ok(answer.decision(&call))
+        Ok((call, answer))
     }
 
     /// Decides the call in a batch or, if it has an idempotency key, in a transaction of its own.
@@ -370,27 +362,13 @@ impl Limiter {
     /// back at the same moment. If calls wait at the same time, credits are decided first. A sliding window subtracts the tokens
     /// from its newest counts, down to 0. A bucket without a row is full and stays without one.
     pub async fn credit(&self, call: impl Into<Call> + Send) -> Result<Balances, Error> {
-        let call = call.into();
-        let span = CallSpan::own("credit", &call);
-        let running = async {
-            let call = self.resolve(Op::Credit, call)?;
-            let (call, answer) = self.dispatch_and_discard_denials(call).await?;
-            Ok(answer.balances(&call))
-        };
-        span.watch(running).await
+        self.call("credit", Op::Credit, call.into(), Answer::balances).await
     }
 
     /// Takes the tokens whatever the balance, and returns the balances after that. Use it for consumption that is known
     /// only afterwards.
     pub async fn charge(&self, call: impl Into<Call> + Send) -> Result<Balances, Error> {
-        let call = call.into();
-        let span = CallSpan::own("charge", &call);
-        let running = async {
-            let call = self.resolve(Op::Charge, call)?;
-            let (call, answer) = self.dispatch(call).await?;
-            Ok(answer.balances(&call))
-        };
-        span.watch(running).await
+        self.call("charge", Op::Charge, call.into(), Answer::balances).await
     }
 
     /// Corrects an estimate. `estimate` is the item as [`limit`](Self::limit) took it; `used` is the number of tokens
@@ -423,17 +401,7 @@ impl Limiter {
         used: impl Into<Tokens> + Send,
     ) -> Result<Balances, Error> {
         let (op, item) = estimate.into().correction(used.into());
-        let call = Call::from(item);
-        let span = CallSpan::own("settle", &call);
-        let running = async {
-            let call = self.resolve(op, call)?;
-            let (call, answer) = match op {
-                Op::Credit => self.dispatch_and_discard_denials(call).await?,
-                _ => self.dispatch(call).await?,
-            };
-            Ok(answer.balances(&call))
-        };
-        span.watch(running).await
+        self.call("settle", op, item.into(), Answer::balances).await
     }
 }
 

@@ -18,45 +18,18 @@ impl Queue {
     /// Pauses the queue: no job starts until it is [resumed](Self::resume). Jobs that run go on, and new jobs are enqueued as
     /// before: the times of their tickets are those without the pause. Returns `false` if it was paused already. A claim that has
     /// begun may still start jobs for some milliseconds. After the pause, late jobs start as fast as their limits allow.
-    ///
-    /// # Errors
-    /// See [`Queue`].
-    ///
-    /// # Cancel safety
-    /// Safe. The queue may still be paused after the future is dropped.
-    ///
-    /// # In a transaction
-    /// Runs in a transaction of its own.
     pub async fn pause(&self) -> Result<bool, Error> {
         self.change(None, |conn, sql, (name, group)| Box::pin(pause(conn, sql, name, group.as_deref()))).await
     }
 
     /// Ends the pause of the queue, and a [drain](Self::drain): its jobs start, as their limits allow, and it takes new ones.
     /// Groups that are paused stay so. Returns whether the queue was paused or draining.
-    ///
-    /// # Errors
-    /// See [`Queue`].
-    ///
-    /// # Cancel safety
-    /// Safe. The queue may still be resumed after the future is dropped.
-    ///
-    /// # In a transaction
-    /// Runs in a transaction of its own.
     pub async fn resume(&self) -> Result<bool, Error> {
         self.change(None, |conn, sql, (name, group)| Box::pin(resume(conn, sql, name, group.as_deref()))).await
     }
 
     /// Pauses one group of the queue, as [`pause`](Self::pause) does for all of it. If keys are hashed, pass either the group itself
     /// or its hash, as in [`GroupCounts::group`](crate::queue::GroupCounts::group): a text in the form of a hash is taken for one.
-    ///
-    /// # Errors
-    /// See [`Queue`].
-    ///
-    /// # Cancel safety
-    /// Safe. The group may still be paused after the future is dropped.
-    ///
-    /// # In a transaction
-    /// Runs in a transaction of its own.
     pub async fn pause_group(&self, group: impl Into<Key> + Send) -> Result<bool, Error> {
         let given = group.into();
         let stored = match self.context.limiter.transaction_limiter().key_secret() {
@@ -72,15 +45,6 @@ impl Queue {
     /// Ends the pause of a group: its jobs start again, as soon as their limits allow. If the group is not paused, this ends its wait
     /// after [`Finish::Wait`](crate::queue::Finish::Wait); so such a wait outlasts a pause. Returns whether there was a pause or a
     /// wait to end. See [`pause_group`](Self::pause_group) for the group's name.
-    ///
-    /// # Errors
-    /// See [`Queue`].
-    ///
-    /// # Cancel safety
-    /// Safe. The group may still be resumed after the future is dropped.
-    ///
-    /// # In a transaction
-    /// Runs in a transaction of its own.
     pub async fn resume_group(&self, group: impl Into<Key> + Send) -> Result<bool, Error> {
         let mut is_changed = false;
         for group in self.stored_groups(&group.into()) {
@@ -94,15 +58,6 @@ impl Queue {
     /// Lets the queue run empty: it takes no new jobs until it is [resumed](Self::resume), and works off those that it has, retries
     /// included. An enqueue fails with [`InvalidJob::Draining`](crate::InvalidJob::Draining). Returns how many jobs wait or run. Call it again to see how many
     /// are left. Enqueues in transactions that have begun before may still commit.
-    ///
-    /// # Errors
-    /// See [`Queue`].
-    ///
-    /// # Cancel safety
-    /// Safe. The queue may still be draining after the future is dropped.
-    ///
-    /// # In a transaction
-    /// Runs in a transaction of its own.
     pub async fn drain(&self) -> Result<u64, Error> {
         let left = self.context.own(&*self.name, |conn, sql, name| Box::pin(drain(conn, sql, name)));
         Ok(left.await?.unsigned_abs())

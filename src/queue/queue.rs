@@ -28,8 +28,10 @@ const MOST_CONFLICTS: u32 = 10;
 
 /// Jobs that run later, with tokens that were reserved when they were enqueued: see the [module](crate::queue). Cheap to clone.
 ///
-/// The methods run in transactions of the queue's own. These are READ COMMITTED and are retried on a conflict, as the
-/// limiter's [`RetryPolicy`](crate::RetryPolicy) allows. Calls on [`within`](Self::within) run in your transaction.
+/// # In a transaction
+/// Each method runs in a transaction of the queue's own, and those on many jobs in several short ones. These are READ COMMITTED,
+/// and are retried on a conflict, as the limiter's [`RetryPolicy`](crate::RetryPolicy) allows. To enqueue, estimate, cancel or
+/// settle in your transaction, use [`within`](Self::within).
 ///
 /// # Errors
 /// All methods can return:
@@ -40,7 +42,8 @@ const MOST_CONFLICTS: u32 = 10;
 ///   safe to enqueue a job again if it has a [unique id](Job::unique_id).
 ///
 /// # Cancel safety
-/// Dropping the future of a call is safe: the call takes effect as a whole or not at all.
+/// Dropping the future of a call is safe: each transaction takes effect as a whole or not at all, and the one under way may
+/// still commit afterwards.
 #[derive(Clone, Debug)]
 pub struct Queue {
     pub(super) context: QueueContext,
@@ -86,12 +89,6 @@ impl Queue {
     ///
     /// # Errors
     /// See [`Queue`]; [`Error::Overloaded`] if too many calls on this handle and its clones wait for the database.
-    ///
-    /// # Cancel safety
-    /// Safe. The job may still be enqueued after the future is dropped.
-    ///
-    /// # In a transaction
-    /// Runs in a transaction of its own. In yours, call it on [`within`](Self::within).
     pub async fn enqueue(&self, job: Job) -> Result<Enqueued, Error> {
         let span = CallSpan::enqueue(false, &self.name, 1);
         let running = async {
@@ -107,12 +104,6 @@ impl Queue {
     /// See [`Queue`]. A `run_at` in the past is no error here: the job's outcome is [`EnqueueOutcome::RunAtPast`].
     ///
     /// [`EnqueueOutcome::RunAtPast`]: crate::queue::EnqueueOutcome::RunAtPast
-    ///
-    /// # Cancel safety
-    /// Safe. The jobs may still be enqueued after the future is dropped.
-    ///
-    /// # In a transaction
-    /// Runs in a transaction of its own. In yours, call it on [`within`](Self::within).
     pub async fn enqueue_all(&self, jobs: impl IntoIterator<Item = Job> + Send) -> Result<Vec<Enqueued>, Error> {
         let jobs: Vec<Job> = jobs.into_iter().collect();
         if jobs.is_empty() {
@@ -131,15 +122,6 @@ impl Queue {
 
     /// Returns when the job would run if it were enqueued now, and how many jobs of its group already wait. Takes no tokens
     /// and writes nothing.
-    ///
-    /// # Errors
-    /// See [`Queue`].
-    ///
-    /// # Cancel safety
-    /// Safe: nothing is written.
-    ///
-    /// # In a transaction
-    /// Runs in a transaction of its own. In yours, call it on [`within`](Self::within).
     pub async fn estimate(&self, job: Job) -> Result<Estimate, Error> {
         let job = self.check(job)?;
         let enqueueing = Enqueueing::new(&self.name, &[&job], true);
@@ -161,12 +143,6 @@ impl Queue {
     ///
     /// # Errors
     /// See [`Queue`]; [`InvalidJob::UnknownJob`] if the queue has no job with this id.
-    ///
-    /// # Cancel safety
-    /// Safe. The job may still be cancelled after the future is dropped.
-    ///
-    /// # In a transaction
-    /// Runs in a transaction of its own. In yours, call it on [`within`](Self::within).
     pub async fn cancel(&self, id: i64) -> Result<JobState, Error> {
         let arguments = (&*self.name, id, KnownLimits::all(&self.context.limits()));
         let run =
@@ -188,12 +164,6 @@ impl Queue {
     /// # Errors
     /// See [`Queue`]; [`InvalidJob::UnknownJob`] if the queue has no job with this id, [`InvalidJob::NotReserved`] if the job
     /// reserved nothing from this limit and key, [`InvalidJob::NotStarted`] if the job has not started or was cancelled.
-    ///
-    /// # Cancel safety
-    /// Safe. The job may still be settled after the future is dropped.
-    ///
-    /// # In a transaction
-    /// Runs in a transaction of its own. In yours, call it on [`within`](Self::within).
     pub async fn settle(&self, id: i64, used: impl Into<Item> + Send) -> Result<bool, Error> {
         let Settled { limit, keys, count } = Settled::new(self.context.limiter.transaction_limiter(), used.into())?;
         let limits = KnownLimits::of(&self.context.limits(), [&*limit]);
@@ -221,12 +191,6 @@ impl Queue {
     ///
     /// # Errors
     /// See [`Queue`]; [`InvalidJob::UniqueIdTaken`] if a newer job has the job's unique id.
-    ///
-    /// # Cancel safety
-    /// Safe. The job may still be scheduled after the future is dropped.
-    ///
-    /// # In a transaction
-    /// Runs in a transaction of its own.
     pub async fn requeue(&self, id: i64) -> Result<Option<SystemTime>, Error> {
         let arguments = (&*self.name, id, KnownLimits::all(&self.context.limits()));
         let run = self
@@ -246,9 +210,6 @@ impl Queue {
     /// # Errors
     /// See [`Queue`]. Jobs that were requeued before an error stay so.
     ///
-    /// # Cancel safety
-    /// Safe. Jobs that were already requeued stay so.
-    ///
     /// # In a transaction
     /// Runs in several short transactions of its own, of up to 100 jobs each.
     pub async fn requeue_dead(&self) -> Result<u64, Error> {
@@ -260,9 +221,6 @@ impl Queue {
     ///
     /// # Errors
     /// See [`requeue_dead`](Self::requeue_dead).
-    ///
-    /// # Cancel safety
-    /// Safe. Jobs that were already requeued stay so.
     ///
     /// # In a transaction
     /// Runs in several short transactions of its own, of up to 100 jobs each.
@@ -299,15 +257,6 @@ impl Queue {
     /// Deletes the dead jobs among `ids`, and returns how many it deleted. Other jobs stay as they are: cancel a job that has
     /// not started, and leave jobs that are done or cancelled to [`prune`](Self::prune). No tokens are given back: a dead job
     /// has spent them.
-    ///
-    /// # Errors
-    /// See [`Queue`].
-    ///
-    /// # Cancel safety
-    /// Safe. The jobs may still be deleted after the future is dropped.
-    ///
-    /// # In a transaction
-    /// Runs in a transaction of its own.
     pub async fn discard(&self, ids: &[i64]) -> Result<u64, Error> {
         let arguments = (&*self.name, ids);
         let run = self.context.own(arguments, |conn, sql, (name, ids)| Box::pin(discard(conn, sql, name, ids)));
@@ -315,15 +264,6 @@ impl Queue {
     }
 
     /// Returns the job of this id, if there is one. Needs the privilege to SELECT from `rate_limit.jobs` and `groups`.
-    ///
-    /// # Errors
-    /// See [`Queue`].
-    ///
-    /// # Cancel safety
-    /// Safe: nothing is written.
-    ///
-    /// # In a transaction
-    /// Runs in a transaction of its own.
     pub async fn job(&self, id: i64) -> Result<Option<JobInfo>, Error> {
         let filter = JobFilter { queue: Some(&self.name), id: Some(id), ..JobFilter::default() };
         let run = self.context.look(filter, |conn, sql, filter| Box::pin(job_rows(conn, sql, *filter, 1)));
@@ -332,15 +272,6 @@ impl Queue {
 
     /// Returns up to `max` jobs in this state, or in any state, ordered by the time at which they run. Use it to list dead
     /// jobs. Needs the privilege to SELECT from `rate_limit.jobs` and `groups`.
-    ///
-    /// # Errors
-    /// See [`Queue`].
-    ///
-    /// # Cancel safety
-    /// Safe: nothing is written.
-    ///
-    /// # In a transaction
-    /// Runs in a transaction of its own.
     pub async fn jobs(&self, state: Option<JobState>, max: u32) -> Result<Vec<JobInfo>, Error> {
         let state = state.map(JobState::as_str);
         let filter = JobFilter { queue: Some(&self.name), state, ..JobFilter::default() };
@@ -354,15 +285,6 @@ impl Queue {
     /// from `rate_limit.jobs`, `groups` and `queues`.
     ///
     /// A paused group without jobs is among them, and a queue without jobs that is paused or draining has one row, of the group "".
-    ///
-    /// # Errors
-    /// See [`Queue`].
-    ///
-    /// # Cancel safety
-    /// Safe: nothing is written.
-    ///
-    /// # In a transaction
-    /// Runs in a transaction of its own.
     pub async fn group_counts(&self) -> Result<Vec<GroupCounts>, Error> {
         let run = self.context.look(&*self.name, |conn, sql, name| Box::pin(group_rows(conn, sql, Some(name))));
         Ok(run.await?.into_iter().map(Into::into).collect())
@@ -373,9 +295,6 @@ impl Queue {
     ///
     /// # Errors
     /// See [`Queue`]. Jobs that were deleted before an error stay deleted.
-    ///
-    /// # Cancel safety
-    /// Safe. Jobs that were already deleted stay deleted.
     ///
     /// # In a transaction
     /// Runs in several short transactions of its own, of up to 1,000 jobs each.
@@ -394,9 +313,6 @@ impl Queue {
     ///
     /// # Errors
     /// See [`Queue`]. Jobs that were deleted before an error stay deleted.
-    ///
-    /// # Cancel safety
-    /// Safe. Jobs that were already deleted stay deleted.
     ///
     /// # In a transaction
     /// Runs in several short transactions of its own, of up to 1,000 jobs each.

@@ -8,6 +8,15 @@ use crate::queue::{GroupCounts, JobInfo, JobState};
 use crate::sql::queue::{JobFilter as Filter, group_rows, job_rows};
 
 /// Lists the groups and jobs of all queues in a schema, and deletes dead jobs. A [`Queue`](crate::queue::Queue) is one of them.
+///
+/// # Errors
+/// Those of a [`Queue`](crate::queue::Queue).
+///
+/// # Cancel safety
+/// Safe, as for a [`Queue`](crate::queue::Queue): jobs that were already deleted stay so.
+///
+/// # In a transaction
+/// Each method runs in a transaction of its own, and [`prune_dead`](Self::prune_dead) in several.
 #[derive(Clone, Debug)]
 pub struct Queues(QueueContext);
 
@@ -35,15 +44,6 @@ impl Queues {
     /// `rate_limit.jobs`, `groups` and `queues`.
     ///
     /// A paused group without jobs is among them, and a queue without jobs that is paused or draining has one row, of the group "".
-    ///
-    /// # Errors
-    /// See [`Queue`](crate::queue::Queue).
-    ///
-    /// # Cancel safety
-    /// Safe: nothing is written.
-    ///
-    /// # In a transaction
-    /// Runs in a transaction of its own.
     pub async fn group_counts(&self, queue: Option<&str>) -> Result<Vec<GroupCounts>, Error> {
         let rows = self.0.look(queue, |conn, sql, queue| Box::pin(group_rows(conn, sql, *queue))).await?;
         Ok(rows.into_iter().map(Into::into).collect())
@@ -51,15 +51,6 @@ impl Queues {
 
     /// The first `max` jobs that match the filter, by the time at which they run. Needs the privilege to SELECT from
     /// `rate_limit.jobs` and `groups`.
-    ///
-    /// # Errors
-    /// See [`Queue`](crate::queue::Queue).
-    ///
-    /// # Cancel safety
-    /// Safe: nothing is written.
-    ///
-    /// # In a transaction
-    /// Runs in a transaction of its own.
     pub async fn jobs(&self, filter: &JobFilter, max: u32) -> Result<Vec<JobInfo>, Error> {
         let filter = Filter {
             queue: filter.queue.as_deref(),
@@ -73,15 +64,6 @@ impl Queues {
     }
 
     /// Deletes the jobs of all queues that have been dead for this long. Returns how many.
-    ///
-    /// # Errors
-    /// See [`Queue`](crate::queue::Queue).
-    ///
-    /// # Cancel safety
-    /// A dropped future may have deleted some of the jobs.
-    ///
-    /// # In a transaction
-    /// Runs in several transactions of its own.
     pub async fn prune_dead(&self, dead_for: Duration) -> Result<u64, Error> {
         prune_dead_of(&self.0, None, dead_for).await
     }

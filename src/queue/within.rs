@@ -34,15 +34,6 @@ pub struct QueueWithin<'c> {
 impl QueueWithin<'_> {
     /// Enqueues a job: reserves its tokens and writes it. If a limit allows no further reservation, the job is denied and
     /// the answer has a `retry_after`.
-    ///
-    /// # Errors
-    /// See [`QueueWithin`].
-    ///
-    /// # Cancel safety
-    /// Not safe. The statement may still run on the server, so roll the transaction back.
-    ///
-    /// # In a transaction
-    /// Runs in the caller's transaction, and commits or rolls back with it. Its rows stay locked until then.
     pub async fn enqueue(self, job: Job) -> Result<Enqueued, Error> {
         let queue = self.queue;
         let span = CallSpan::enqueue(true, &queue.name, 1);
@@ -60,12 +51,6 @@ impl QueueWithin<'_> {
     /// See [`QueueWithin`]. A `run_at` in the past is no error here: the job's outcome is [`EnqueueOutcome::RunAtPast`].
     ///
     /// [`EnqueueOutcome::RunAtPast`]: crate::queue::EnqueueOutcome::RunAtPast
-    ///
-    /// # Cancel safety
-    /// Not safe. The statement may still run on the server, so roll the transaction back.
-    ///
-    /// # In a transaction
-    /// Runs in the caller's transaction, and commits or rolls back with it. Its rows stay locked until then.
     pub async fn enqueue_all(self, jobs: impl IntoIterator<Item = Job> + Send) -> Result<Vec<Enqueued>, Error> {
         let (queue, jobs) = (self.queue, jobs.into_iter().collect::<Vec<Job>>());
         if jobs.is_empty() {
@@ -83,12 +68,6 @@ impl QueueWithin<'_> {
     /// Returns when the job would run if it were enqueued now, and how many jobs of its group already wait. Takes no tokens
     /// and writes nothing.
     ///
-    /// # Errors
-    /// See [`QueueWithin`].
-    ///
-    /// # Cancel safety
-    /// Not safe. The statement may still run on the server, so roll the transaction back.
-    ///
     /// # In a transaction
     /// Runs in the caller's transaction, sees what that has taken, and keeps no rows locked.
     pub async fn estimate(self, job: Job) -> Result<Estimate, Error> {
@@ -99,15 +78,6 @@ impl QueueWithin<'_> {
 
     /// Cancels a job that has not started: see [`Queue::cancel`]. Jobs that move up do not start until the caller's
     /// transaction ends. Jobs ahead of them are not held up.
-    ///
-    /// # Errors
-    /// See [`QueueWithin`].
-    ///
-    /// # Cancel safety
-    /// Not safe. The statement may still run on the server, so roll the transaction back.
-    ///
-    /// # In a transaction
-    /// Runs in the caller's transaction, and commits or rolls back with it. Its rows stay locked until then.
     pub async fn cancel(self, id: i64) -> Result<JobState, Error> {
         let Queue { context, name, .. } = self.queue;
         let limits = KnownLimits::all(&context.limits());
@@ -117,15 +87,6 @@ impl QueueWithin<'_> {
 
     /// Replaces the count that a job reserved with the count that it actually used: see [`Queue::settle`]. In a handler, settle
     /// last: other transactions wait for the row of the limit.
-    ///
-    /// # Errors
-    /// See [`QueueWithin`].
-    ///
-    /// # Cancel safety
-    /// Not safe. The statement may still run on the server, so roll the transaction back.
-    ///
-    /// # In a transaction
-    /// Runs in the caller's transaction, and commits or rolls back with it. Its rows stay locked until then.
     pub async fn settle(self, id: i64, used: impl Into<Item> + Send) -> Result<bool, Error> {
         let Queue { context, name, .. } = self.queue;
         let Settled { limit, keys, count } =

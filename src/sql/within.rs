@@ -6,7 +6,7 @@ use sqlx::PgConnection;
 use crate::call::{Balances, Call, CallAt, Decision, Forgotten, Item, Key, KeySecret, Op, Resolved, check_name};
 use crate::error::{Error, InvalidCall};
 use crate::limit::{Limits, Tokens};
-use crate::observability::CallSpan;
+use crate::observability::{Answered, CallSpan};
 use crate::sql::{
     Answer, Batch, Forgetting, KEEP_ANSWERS, NamedStatements, Schema, Statements, check_key, check_release, decide,
     decide_once,
@@ -194,47 +194,23 @@ impl Within<'_> {
     /// Takes the tokens, or denies the call. A denial carries `retry_after`, the time until the same call would be
     /// allowed, and changes nothing.
     pub async fn limit(self, call: impl Into<Call> + Send) -> Result<Decision, Error> {
-        let call = call.into();
-        let span = CallSpan::callers("limit", &call);
-        let running = async {
-            let call = self.transaction_limiter.resolve(Op::Limit, call)?;
-            Ok(self.send(&call).await?.decision(&call))
-        };
-        span.watch(running).await
+        self.call("limit", Op::Limit, call.into(), Answer::decision).await
     }
 
     /// Decides like [`limit`](Self::limit), but takes nothing.
     pub async fn check(self, call: impl Into<Call> + Send) -> Result<Decision, Error> {
-        let call = call.into();
-        let span = CallSpan::callers("check", &call);
-        let running = async {
-            let call = self.transaction_limiter.resolve(Op::Check, call)?;
-            Ok(self.send(&call).await?.decision(&call))
-        };
-        span.watch(running).await
+        self.call("check", Op::Check, call.into(), Answer::decision).await
     }
 
     /// Returns the current balances, and [when each bucket is full again](crate::LimitState::full_in) or its
     /// [window ends](crate::LimitState::window_ends_in). The counts of the items are ignored.
     pub async fn peek(self, call: impl Into<Call> + Send) -> Result<Balances, Error> {
-        let call = call.into();
-        let span = CallSpan::callers("peek", &call);
-        let running = async {
-            let call = self.transaction_limiter.resolve(Op::Peek, call)?;
-            Ok(self.send(&call).await?.balances(&call))
-        };
-        span.watch(running).await
+        self.call("peek", Op::Peek, call.into(), Answer::balances).await
     }
 
     /// Resets these keys: their buckets are full again.
     pub async fn reset(self, call: impl Into<Call> + Send) -> Result<(), Error> {
-        let call = call.into();
-        let span = CallSpan::callers("reset", &call);
-        let running = async {
-            let call = self.transaction_limiter.resolve(Op::Reset, call)?;
-            self.send(&call).await.map(|_| ())
-        };
-        span.watch(running).await
+        self.call("reset", Op::Reset, call.into(), |_, _| ()).await
     }
 
     /// Resets every key of the limit with this name, and returns the number of rows deleted.
@@ -271,13 +247,7 @@ impl Within<'_> {
     /// Gives tokens back, up to the capacity, and returns the balances after that. A sliding window subtracts them from
     /// its newest counts, down to 0. A bucket without a row is full and stays without one.
     pub async fn credit(self, call: impl Into<Call> + Send) -> Result<Balances, Error> {
-        let call = call.into();
-        let span = CallSpan::callers("credit", &call);
-        let running = async {
-            let call = self.transaction_limiter.resolve(Op::Credit, call)?;
-            Ok(self.send(&call).await?.balances(&call))
-        };
-        span.watch(running).await
+        self.call("credit", Op::Credit, call.into(), Answer::balances).await
     }
 
     /// Gives back the slots of the call's [lease](Call::lease), and returns whether all of them were still held. Items on
@@ -286,34 +256,19 @@ impl Within<'_> {
     /// # In a transaction
     /// Part of the caller's transaction: others see the slots as free from its commit on. The rows stay locked until then.
     pub async fn release(self, call: impl Into<Call> + Send) -> Result<bool, Error> {
-        self.with_lease(Op::Release, call.into()).await
+        self.call("release", Op::Release, call.into(), |answer, _| answer.is_ok()).await
     }
 
     /// Lets the call's [lease](Call::lease) end a whole length after now. Returns `false` if it has ended or was released:
     /// then others may hold its slots. Items on other kinds of limits are ignored.
     pub async fn renew(self, call: impl Into<Call> + Send) -> Result<bool, Error> {
-        self.with_lease(Op::Renew, call.into()).await
-    }
-
-    async fn with_lease(self, op: Op, call: Call) -> Result<bool, Error> {
-        let span = CallSpan::callers(op.as_str(), &call);
-        let running = async {
-            let call = self.transaction_limiter.resolve(op, call)?;
-            Ok(self.send(&call).await?.is_ok())
-        };
-        span.watch(running).await
+        self.call("renew", Op::Renew, call.into(), |answer, _| answer.is_ok()).await
     }
 
     /// Takes the tokens whatever the balance, and returns the balances after that. Use it for consumption that is known
     /// only afterwards.
     pub async fn charge(self, call: impl Into<Call> + Send) -> Result<Balances, Error> {
-        let call = call.into();
-        let span = CallSpan::callers("charge", &call);
-        let running = async {
-            let call = self.transaction_limiter.resolve(Op::Charge, call)?;
-            Ok(self.send(&call).await?.balances(&call))
-        };
-        span.watch(running).await
+        self.call("charge", Op::Charge, call.into(), Answer::balances).await
     }
 
     /// Corrects an estimate. `estimate` is the item as [`limit`](Self::limit) took it; `used` is the number of tokens
@@ -349,11 +304,21 @@ impl Within<'_> {
         used: impl Into<Tokens> + Send,
     ) -> Result<Balances, Error> {
         let (op, item) = estimate.into().correction(used.into());
-        let call = Call::from(item);
-        let span = CallSpan::callers("settle", &call);
+        self.call("settle", op, item.into(), Answer::balances).await
+    }
+
+    /// Makes a call in the caller's transaction, under the name `op_name`.
+    async fn call<T: Answered + Send>(
+        self,
+        op_name: &'static str,
+        op: Op,
+        call: Call,
+        read: fn(&Answer, &Resolved) -> T,
+    ) -> Result<T, Error> {
+        let span = CallSpan::callers(op_name, &call);
         let running = async {
             let call = self.transaction_limiter.resolve(op, call)?;
-            Ok(self.send(&call).await?.balances(&call))
+            Ok(read(&self.send(&call).await?, &call))
         };
         span.watch(running).await
     }

@@ -375,7 +375,10 @@ fn every_async_call_documents_errors_cancel_safety_and_transactions() {
             }
         }
     }
-    assert_eq!(documented_types, BTreeSet::from(["Limiter", "QueueWithin", "Within"].map(str::to_owned)));
+    assert_eq!(
+        documented_types,
+        BTreeSet::from(["Limiter", "Queue", "QueueWithin", "Queues", "Within"].map(str::to_owned))
+    );
     let mut calls = 0;
     for (path, text) in &files {
         let lines: Vec<&str> = text.lines().collect();
