@@ -23,8 +23,10 @@ struct Terminal {
 
 impl Terminal {
     fn new(database: &Database, command: &str) -> Self {
-        let mut script = Command::new("script");
-        script.args(["-qec", command, "/dev/null"]).env("DATABASE_URL", &database.url).env("TERM", "dumb");
+        // A shell without job control lets the processes that it starts in the background ignore SIGINT, and so would the command.
+        let mut script = Command::new("env");
+        script.args(["--default-signal", "script", "-qec", command, "/dev/null"]);
+        script.env("DATABASE_URL", &database.url).env("TERM", "dumb");
         script.env("EXEC", format!("{} exec --slots 1 --lease 1m job k --", tool().display()));
         let mut script = script.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().expect("start script");
         let (keys, mut output) = (script.stdin.take().expect("its input"), script.stdout.take().expect("its output"));
