@@ -15,12 +15,12 @@ BEGIN
         p.pronamespace = pg_catalog.to_regnamespace(pg_catalog.rtrim($schema$rate_limit.$schema$, '.'))
         AND p.proname = ANY (names)
       )
-      AND EXISTS (
-        SELECT FROM pg_catalog.unnest(names) AS n (name)
-        -- Quotes can be left out.
-        WHERE pg_catalog.strpos(
-          pg_catalog.replace(p.prosrc, '"', ''), pg_catalog.replace($schema$rate_limit.$schema$, '"', '') || n.name) > 0
-      )
+      -- Quotes can be left out. The schema can be the end of another schema's name, and a name the beginning of another name.
+      AND pg_catalog.replace(p.prosrc, '"', '') ~ pg_catalog.format(
+        '(^|[^[:alnum:]_$])%s(%s)($|[^[:alnum:]_$])',
+        pg_catalog.regexp_replace(
+          pg_catalog.replace($schema$rate_limit.$schema$, '"', ''), '([^[:alnum:]_])', $escaped$\\\1$escaped$, 'g'),
+        pg_catalog.array_to_string(names, '|'))
     ORDER BY 1
   LOOP
     RAISE WARNING 'the function % calls the rate limiter, and fails from now on', caller

@@ -88,7 +88,7 @@ SELECT
   'index',
   r.relname || '.' || n.relname,
   CASE WHEN i.indisunique THEN 'UNIQUE ' ELSE '' END || '('
-    || array_to_string(
+    || pg_catalog.array_to_string(
       ARRAY(SELECT k.attname FROM pg_catalog.pg_attribute AS k WHERE k.attrelid = i.indexrelid ORDER BY k.attnum), ', ')
     || ')' || CASE WHEN i.indpred IS NULL THEN '' ELSE ' WHERE' END
     || CASE WHEN i.indisvalid THEN '' ELSE ' INVALID' END
@@ -102,7 +102,7 @@ SELECT
   pg_catalog.encode(
     pg_catalog.sha256(
       pg_catalog.convert_to(
-        concat_ws(
+        pg_catalog.concat_ws(
           ' | ',
           l.lanname,
           f.provolatile,
@@ -110,10 +110,10 @@ SELECT
           f.proisstrict,
           f.proretset,
           -- Set where the server has the setting.
-          array_to_string(array_remove(f.proconfig, 'plan_cache_mode=force_generic_plan'), ', '),
-          array_to_string(f.proargnames, ', '),
-          array_to_string(f.proargmodes::text[], ', '),
-          array_to_string(
+          pg_catalog.array_to_string(pg_catalog.array_remove(f.proconfig, 'plan_cache_mode=force_generic_plan'), ', '),
+          pg_catalog.array_to_string(f.proargnames, ', '),
+          pg_catalog.array_to_string(f.proargmodes::text[], ', '),
+          pg_catalog.array_to_string(
             ARRAY(
               SELECT t.typname
               FROM pg_catalog.unnest(coalesce(f.proallargtypes, f.proargtypes::oid[])) WITH ORDINALITY AS a (type, nth)
@@ -123,7 +123,11 @@ SELECT
             ', '),
           pg_catalog.pg_get_expr(f.proargdefaults, 0),
           y.typname,
-          pg_catalog.replace(f.prosrc, $schema$rate_limit.$schema$, 'rate_limit' || '.')),
+          -- The own schema becomes the default one. A function of another schema that names the default one is wrong.
+          pg_catalog.replace(
+            pg_catalog.replace(
+              pg_catalog.replace(f.prosrc, $schema$rate_limit.$schema$, pg_catalog.chr(1)), 'rate_limit' || '.', '?'),
+            pg_catalog.chr(1), 'rate_limit' || '.')),
         'UTF8')),
     'hex')
 FROM functions AS f

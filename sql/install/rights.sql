@@ -4,7 +4,7 @@ SELECT
   pg_catalog.quote_ident(current_user) AS role,
   CASE
     WHEN n.oid IS NULL THEN 'CREATE'
-    ELSE concat_ws(
+    ELSE pg_catalog.concat_ws(
       ', ', CASE WHEN NOT pg_catalog.has_schema_privilege(n.oid, 'USAGE') THEN 'USAGE' END,
       CASE WHEN NOT pg_catalog.has_schema_privilege(n.oid, 'CREATE') THEN 'CREATE' END)
   END AS privilege,

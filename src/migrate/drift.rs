@@ -303,8 +303,11 @@ fn grants(installed: &Installed, parts: &[Part]) -> Vec<Drift> {
     let mut found = Vec::new();
     let names = names::of(parts);
     for (object, grant) in &installed.grants {
-        if !object.split(['(', '.']).next().is_some_and(|name| names.contains(name)) {
-            continue; // An object of the application that has the name of one of a part that is not installed.
+        let is_named = object.split(['(', '.']).next().is_some_and(|name| names.contains(name));
+        let is_foreign =
+            installed.records.get(object).is_some_and(|record| object.ends_with(')') && record.sha256.is_none());
+        if !is_named || is_foreign {
+            continue; // An object of the application with such a name, or with one of a part that is not installed.
         }
         let Some((grantee, privilege)) = grant.rsplit_once(": ") else { continue };
         let is_read = privilege == "SELECT";
@@ -336,10 +339,8 @@ pub(super) fn occupied(installed: &Installed, plan: &Plan) -> Option<String> {
     }
     for line in tables(plan.parts) {
         let Some(found) = installed.definition("table", line.table()) else { continue };
-        let is_required =
-            line.what == "column" && line.definition.contains(" NOT NULL") && !line.definition.contains(" DEFAULT ");
         let is_other = line.what == "table" && found.split(' ').next() != line.definition.split(' ').next(); // a table or a view
-        if is_other || (is_required && installed.definition(line.what, line.which).is_none()) {
+        if is_other || (line.is_required() && installed.definition(line.what, line.which).is_none()) {
             return Some(line.table().to_owned());
         }
     }

@@ -77,7 +77,8 @@ pub enum MigrateError {
     },
     /// The role that migrates neither owns the objects nor is a member of the role that owns them.
     #[error(
-        "cannot migrate the schema \"{schema}\": its objects belong to the role {owner}; migrate as this role, or as a member of it"
+        "cannot migrate the schema \"{schema}\": its objects belong to the role {owner}; migrate as this role, or as a member that \
+         may SET ROLE to it"
     )]
     NotOwner {
         /// The schema.

@@ -286,7 +286,14 @@ pub fn functions(schema: &Schema, parts: &[Part]) -> Vec<Function> {
     };
     let function = |source: &Source| {
         let Locked { sha256, signature, .. } = source.locked;
-        let sql = schema.render(&format!("{}\n{}", source.sql, comment(source.locked.name(), source.sql)));
+        let mut sql = format!("{}\n{}", source.sql, comment(source.locked.name(), source.sql));
+        if !signature.starts_with('_') {
+            // The application may have a function of the same name.
+            let [of_name, of_signature] =
+                [source.locked.name(), signature].map(|which| format!("COMMENT ON FUNCTION rate_limit.{which} IS"));
+            sql = sql.replace(&of_name, &of_signature);
+        }
+        let sql = schema.render(&sql);
         part_of(source.condition).map(|part| Function { signature, part, sha256, sql })
     };
     SOURCES.iter().filter_map(function).collect()
@@ -294,26 +301,21 @@ pub fn functions(schema: &Schema, parts: &[Part]) -> Vec<Function> {
 
 /// The names of the functions of these parts, with those that replace functions of the queue.
 pub(super) fn names(parts: &[Part]) -> impl Iterator<Item = &'static str> {
-    let is_named = |source: &&Source| match source.condition {
+    of(parts).map(|source| source.locked.name())
+}
+
+fn of(parts: &[Part]) -> impl Iterator<Item = &'static Source> {
+    SOURCES.iter().filter(|source| match source.condition {
         Condition::Part(part) => parts.contains(&part),
         Condition::WithoutQueue => parts.contains(&Part::Core),
-    };
-    SOURCES.iter().filter(is_named).map(|source| source.locked.name())
+    })
 }
 
-/// The signatures of all functions.
-pub(super) fn signatures() -> impl Iterator<Item = &'static str> {
-    let mut signatures: Vec<&str> = SOURCES.iter().map(|source| source.locked.signature).collect();
+/// The signatures of the functions of these parts, with those that replace functions of the queue.
+pub(super) fn signatures(parts: &[Part]) -> impl Iterator<Item = &'static str> {
+    let mut signatures: Vec<&str> = of(parts).map(|source| source.locked.signature).collect();
     signatures.dedup();
     signatures.into_iter()
-}
-
-/// The names of all functions, each followed by its arguments if it is overloaded.
-pub(super) fn droppable() -> Vec<&'static str> {
-    let signatures: Vec<&str> = signatures().collect();
-    let name = |signature: &'static str| signature.split('(').next().unwrap_or_default();
-    let is_overloaded = |signature| signatures.iter().filter(|other| name(other) == name(signature)).count() > 1;
-    signatures.iter().map(|&signature| if is_overloaded(signature) { signature } else { name(signature) }).collect()
 }
 
 #[cfg(test)]

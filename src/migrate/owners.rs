@@ -17,13 +17,14 @@ struct Object {
 
 /// The objects of the limiter, and not those of the application that have the same name.
 fn objects(installed: &Installed, schema: &Schema) -> Vec<Object> {
+    let parts: &[Part] = if installed.has_queue(schema) { Part::ALL } else { &[Part::Core] };
     let owner = |which: &str| installed.definition("owner", which).map(str::to_owned);
-    let tables = tables(Part::ALL).filter(|line| line.what == "table").filter_map(|line| {
+    let tables = tables(parts).filter(|line| line.what == "table").filter_map(|line| {
         let is_view = line.definition.starts_with("view");
         let kind = if is_view { "VIEW" } else { "TABLE" };
         Some(Object { kind, named: schema.render(&format!("rate_limit.{}", line.which)), owner: owner(line.which)? })
     });
-    let functions = signatures().filter_map(|signature| {
+    let functions = signatures(parts).filter_map(|signature| {
         let owner = owner(signature)?;
         // The arguments can be left out unless the name has several functions.
         let name = signature.split('(').next().unwrap_or_default();
@@ -63,11 +64,11 @@ pub(super) async fn misowned(
         }
     }
     // The role that is recorded may have been left behind, as in another cluster.
-    let right = match recorded {
-        Some(recorded) if exists(conn, recorded).await? => recorded,
-        _ if only.is_some() => current,
-        _ => &first.owner,
+    let recorded = match recorded {
+        Some(recorded) if exists(conn, recorded).await? => Some(recorded),
+        _ => None,
     };
+    let right = recorded.unwrap_or(if only.is_some() { current } else { &first.owner });
     let wrong: Vec<&Object> = objects.iter().filter(|object| object.owner != right).collect();
     let altered = |kind: &str, named: &str| format!("ALTER {kind} {named} OWNER TO {};", quoted(right));
     let mut statements = Vec::new();
@@ -76,10 +77,17 @@ pub(super) async fn misowned(
     }
     statements.extend(wrong.iter().map(|object| altered(object.kind, &object.named)));
     let problem = match (only, wrong.as_slice()) {
-        (Some(owner), _) => format!(
-            "all {} objects belong to the role {owner} and not to {right}, as after a restore by another role",
-            objects.len()
-        ),
+        (Some(owner), _) => {
+            let all = format!("all {} objects belong to the role {owner}", objects.len());
+            match recorded {
+                Some(_) => format!("{all} and not to {right}, as after a restore by another role"),
+                // The records cannot be read, or name a role that is gone.
+                None => format!(
+                    "{all}, and {right} has no rights on them; if {owner} is right, grant {right} what `pg-limiter grants` \
+                     prints; else another role has restored them"
+                ),
+            }
+        }
         (None, []) => return Ok(None),
         (None, [Object { kind, named, owner }, others @ ..]) => {
             let more = if others.is_empty() { String::new() } else { format!(", as {} more objects", others.len()) };
@@ -99,13 +107,7 @@ async fn exists(conn: &mut PgConnection, role: &str) -> Result<bool, sqlx::Error
     Ok(sqlx::raw_sql(AssertSqlSafe(sql)).fetch_optional(conn).await?.is_some())
 }
 
-/// The name as an identifier, without quotes where none are needed.
+/// The name as an identifier. It can be a keyword.
 fn quoted(name: &str) -> String {
-    let is_plain = |c: char| c.is_ascii_lowercase() || c == '_';
-    match name.chars().all(is_plain)
-        || name.starts_with(is_plain) && name.chars().all(|c| is_plain(c) || c.is_ascii_digit())
-    {
-        true => name.to_owned(),
-        false => format!("\"{}\"", name.replace('"', "\"\"")),
-    }
+    format!("\"{}\"", name.replace('"', "\"\""))
 }

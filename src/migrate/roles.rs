@@ -6,7 +6,7 @@ use crate::migrate::failure::Failure;
 use crate::migrate::unnamed::unnamed;
 use crate::sql::Schema;
 
-const OWNER: &str = include_str!("../../sql/install/owner.sql");
+pub(super) const OWNER: &str = include_str!("../../sql/install/owner.sql");
 const RIGHTS: &str = include_str!("../../sql/install/rights.sql");
 
 /// How long a role is set for.

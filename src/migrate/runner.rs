@@ -11,7 +11,7 @@ use crate::migrate::names::install;
 use crate::migrate::owners::only_owner;
 use crate::migrate::read::untrusted;
 use crate::migrate::roles::{Until, become_owner, lacking, set_role};
-use crate::migrate::script::{CLAIM, CREATE_RECORDS, record_functions, record_migration};
+use crate::migrate::script::{CLAIM, CREATE_RECORDS, CREATE_SCHEMA, record_functions, record_migration};
 use crate::migrate::unnamed::{execute, unnamed};
 use crate::migrate::{Drift, MigrateError};
 use crate::retry::{Attempts, RetryPolicy};
@@ -26,6 +26,10 @@ const BEGIN: &str = "BEGIN ISOLATION LEVEL READ COMMITTED; \
                      SELECT pg_catalog.set_config(name, '0', true) FROM pg_catalog.pg_settings WHERE name IN \
                      ('statement_timeout', 'idle_in_transaction_session_timeout', 'transaction_timeout')";
 
+const SAVEPOINT: &str = "SAVEPOINT rate_limits_migration";
+const ROLLBACK_TO_SAVEPOINT: &str =
+    "ROLLBACK TO SAVEPOINT rate_limits_migration; RELEASE SAVEPOINT rate_limits_migration";
+
 /// Distributes the tables on Citus.
 const DISTRIBUTE: &str = include_str!("../../sql/engines/distribute.sql");
 
@@ -37,10 +41,16 @@ const DELEGATE: &str = include_str!("../../sql/engines/delegate.sql");
 const SEQUENTIAL: &str =
     "SET LOCAL citus.multi_shard_modify_mode = 'sequential'; SET LOCAL client_min_messages = 'error'";
 
-/// The settings of every migration. A statement that waits for a lock blocks other statements behind it, so it times out soon
-/// and is retried. Function bodies are not checked on creation, because this would lock the tables that they name.
-const SETTINGS: [(&str, &str); 3] =
-    [("lock_timeout", "1s"), ("check_function_bodies", "off"), ("search_path", "pg_catalog, pg_temp")];
+/// The settings of every migration and of its check. A statement that waits for a lock blocks other statements behind it, so it
+/// times out soon and is retried. Function bodies are not checked on creation, because this would lock the tables that they name.
+/// The other settings determine how the server prints definitions, and which functions and operators a name means.
+pub(super) const SETTINGS: [(&str, &str); 5] = [
+    ("lock_timeout", "1s"),
+    ("check_function_bodies", "off"),
+    ("quote_all_identifiers", "off"),
+    ("intervalstyle", "postgres"),
+    ("search_path", "pg_catalog, pg_temp"),
+];
 
 /// Brings the schema `rate_limit` up to date. See [`Migrator`] for another one.
 ///
@@ -244,9 +254,25 @@ impl Migrator {
         self.compare(connection).await.map_err(|error| self.error(error.into()))
     }
 
+    /// Compares with the settings and the role of a migration. The rollback restores those of the caller.
     async fn compare(&self, connection: &mut PgConnection) -> Result<Vec<Drift>, sqlx::Error> {
-        let engine = self.engine_of(connection).await?;
-        Ok(drift(&Installed::read(connection, &self.schema).await?, &self.schema, engine, self.without_queue))
+        if !connection.is_in_transaction() && in_raw_transaction(connection).await? {
+            sqlx::raw_sql(SAVEPOINT).execute(&mut *connection).await?;
+            let found = self.find(connection).await;
+            sqlx::raw_sql(ROLLBACK_TO_SAVEPOINT).execute(connection).await?;
+            return found;
+        }
+        let mut tx = connection.begin().await?;
+        let found = self.find(&mut tx).await?;
+        tx.rollback().await?;
+        Ok(found)
+    }
+
+    async fn find(&self, conn: &mut PgConnection) -> Result<Vec<Drift>, sqlx::Error> {
+        exchange(conn, &SETTINGS.map(|(_, value)| value)).await?;
+        become_owner(conn, &self.schema, Until::Commit).await?;
+        let engine = self.engine_of(conn).await?;
+        Ok(drift(&Installed::read(conn, &self.schema).await?, &self.schema, engine, self.without_queue))
     }
 
     pub(super) async fn engine_of(&self, connection: &mut PgConnection) -> Result<Engine, sqlx::Error> {
@@ -269,12 +295,12 @@ impl Migrator {
         let locking = has_advisory_locks(connection).await?;
         if !connection.is_in_transaction() && in_raw_transaction(connection).await? {
             // The driver does not know of a BEGIN that was sent as a statement, and its commit would end that transaction.
-            sqlx::raw_sql("SAVEPOINT rate_limits_migration").execute(&mut *connection).await?;
+            sqlx::raw_sql(SAVEPOINT).execute(&mut *connection).await?;
             let report = self.apply(connection, locking).await;
             // After a failure, no setting is left behind either.
             let end = match report {
                 Ok(_) => "RELEASE SAVEPOINT rate_limits_migration",
-                Err(_) => "ROLLBACK TO SAVEPOINT rate_limits_migration; RELEASE SAVEPOINT rate_limits_migration",
+                Err(_) => ROLLBACK_TO_SAVEPOINT,
             };
             let ended = sqlx::raw_sql(end).execute(connection).await;
             return report.and_then(|report| ended.map(|_| report).map_err(Failure::from));
@@ -305,7 +331,7 @@ impl Migrator {
     /// Migrates within a transaction, whose end always releases the lock. The row of a version is written first, so that a
     /// second migrator waits for it on an engine without advisory locks.
     async fn apply(&self, conn: &mut PgConnection, locking: bool) -> Result<MigrateReport, Failure> {
-        let before = exchange(conn, SETTINGS.map(|(_, value)| value)).await?;
+        let before = exchange(conn, &SETTINGS.map(|(_, value)| value)).await?;
         if locking {
             unnamed("SELECT pg_catalog.pg_advisory_xact_lock($1)").query().bind(LOCK_KEY).execute(&mut *conn).await?;
         }
@@ -314,7 +340,7 @@ impl Migrator {
         if let Some(role) = role {
             set_role(conn, &role, Until::Commit).await?;
         }
-        exchange(conn, before.each_ref().map(String::as_str)).await?;
+        exchange(conn, &before.iter().map(String::as_str).collect::<Vec<_>>()).await?;
         Ok(report)
     }
 
@@ -384,12 +410,11 @@ impl Migrator {
             return Ok((installed, plan));
         }
         let problems = untrusted(conn, &self.schema, plan.parts).await?;
-        let is_installed = !installed.applied.is_empty();
-        if is_installed
-            && problems.iter().any(|problem| problem.is_of_owner)
+        if !installed.applied.is_empty()
             && let Some(owner) = only_owner(&installed, &self.schema)
+            && installed.current().is_some_and(|(current, _)| current != owner)
         {
-            return Err(Failure::NotOwner(owner));
+            return Err(Failure::NotOwner(owner)); // New objects would belong to another role than the others.
         }
         self.trust(problems)?;
         if let Some(lacking) = lacking(conn, &self.schema).await? {
@@ -418,11 +443,7 @@ impl Migrator {
     pub(super) fn preparations(&self, installed: &Installed, plan: &Plan) -> Vec<String> {
         let history = install(&self.schema, CREATE_RECORDS, plan.parts);
         // CREATE SCHEMA IF NOT EXISTS requires the privilege even if the schema exists.
-        if installed.has_schema {
-            vec![history]
-        } else {
-            vec![format!("CREATE SCHEMA {}", self.schema.quoted()), history]
-        }
+        if installed.has_schema { vec![history] } else { vec![self.schema.render(CREATE_SCHEMA), history] }
     }
 
     /// The SQL that removes what is left of a test clock, once its function is replaced.
@@ -480,20 +501,12 @@ pub(super) fn report(installed: &Installed, plan: &Plan, applied: Vec<&'static s
 }
 
 /// Sets the parameters of [`SETTINGS`] to these values until the end of the transaction. Returns the previous values.
-async fn exchange(conn: &mut PgConnection, values: [&str; 3]) -> Result<[String; 3], sqlx::Error> {
-    let [first, second, third] = SETTINGS.map(|(name, _)| name);
-    let current = unnamed(
-        "SELECT pg_catalog.current_setting($1), pg_catalog.current_setting($2), pg_catalog.current_setting($3)",
-    );
-    let row = current.query().bind(first).bind(second).bind(third).fetch_one(&mut *conn).await?;
-    let before = [row.try_get(0)?, row.try_get(1)?, row.try_get(2)?];
+async fn exchange(conn: &mut PgConnection, values: &[&str]) -> Result<Vec<String>, sqlx::Error> {
+    let mut before = Vec::new();
     for ((name, _), value) in SETTINGS.iter().zip(values) {
-        unnamed("SELECT pg_catalog.set_config($1, $2, true)")
-            .query()
-            .bind(name)
-            .bind(value)
-            .execute(&mut *conn)
-            .await?;
+        let setting = unnamed("SELECT pg_catalog.current_setting($1), pg_catalog.set_config($1, $2, true)");
+        let row = setting.query().bind(*name).bind(*value).fetch_one(&mut *conn).await?;
+        before.push(row.try_get(0)?);
     }
     Ok(before)
 }

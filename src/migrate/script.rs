@@ -4,10 +4,14 @@ use crate::migrate::Part;
 use crate::migrate::functions::{Function, functions};
 use crate::migrate::migrations::{Migration, migrations};
 use crate::migrate::names::install;
+use crate::migrate::roles::OWNER;
+use crate::migrate::runner::SETTINGS;
+use crate::migrate::tables::{Line, tables};
 use crate::sql::Schema;
 
 pub(super) const CREATE_RECORDS: &str = include_str!("../../sql/install/history.sql");
 pub(super) const CLAIM: &str = include_str!("../../sql/install/claim.sql");
+pub(super) const CREATE_SCHEMA: &str = include_str!("../../sql/install/schema.sql");
 const UNTRUSTED: &str = include_str!("../../sql/install/untrusted.sql");
 
 /// The two remedies for a schema that is not safe.
@@ -41,20 +45,11 @@ pub fn script(schema: &Schema, contents: Contents, parts: &[Part]) -> String {
         Contents::From(version) => version,
         Contents::Functions => i32::MAX,
     };
-    let mut blocks = vec![
-        "-- A statement that waits longer for a lock fails. Then run the script again.\nSET lock_timeout = '1s';\n\
-         -- Functions call each other, so their bodies are not checked before all of them exist.\n\
-         SET check_function_bodies = off;"
-            .to_owned(),
-    ];
+    let mut blocks = vec![settings(true)];
     if from <= 1 && schema.name() != "public" {
-        let quoted = schema.quoted();
-        // CREATE SCHEMA IF NOT EXISTS requires the privilege even if the schema exists.
-        blocks.push(format!(
-            "DO $schema$\nBEGIN\n  IF pg_catalog.to_regnamespace($name${quoted}$name$) IS NULL THEN\n    CREATE SCHEMA {quoted};\n  \
-             END IF;\nEND\n$schema$;"
-        ));
+        blocks.push(schema.render(CREATE_SCHEMA));
     }
+    blocks.push(become_owner(schema));
     blocks.push(refuse(schema, parts));
     blocks.push(install(schema, CREATE_RECORDS, parts));
     for migration in migrations(schema, parts).iter().filter(|migration| migration.version >= from) {
@@ -65,17 +60,51 @@ pub fn script(schema: &Schema, contents: Contents, parts: &[Part]) -> String {
     blocks.extend(functions.iter().map(|function| function.sql.clone()));
     blocks.push(install(schema, CLAIM, parts));
     blocks.push(format!("{};", record_functions(schema, &functions)));
-    blocks.push("RESET check_function_bodies;\nRESET lock_timeout;".to_owned());
+    blocks.push(settings(false));
     blocks.iter().map(|block| format!("{}\n", block.trim_end())).collect::<Vec<_>>().join("\n")
 }
 
-/// SQL that raises an error if the schema is not safe.
+/// SQL that sets the parameters of a migration, or sets them back. A statement that waits longer for a lock fails: then run the
+/// script again.
+fn settings(begins: bool) -> String {
+    let role = std::iter::once(("role", "")).filter(|_| !begins);
+    let saved =
+        |name: &str| format!("pg_catalog.set_config('pg_limiter.{name}', pg_catalog.current_setting('{name}'), false)");
+    let changes = SETTINGS.iter().copied().chain(role).map(|(name, value)| match begins {
+        true => format!("{},\n    pg_catalog.set_config('{name}', '{value}', false)", saved(name)),
+        false => format!("pg_catalog.set_config('{name}', pg_catalog.current_setting('pg_limiter.{name}'), false)"),
+    });
+    let changes: Vec<String> = changes.chain(begins.then(|| saved("role"))).collect();
+    format!("DO $settings$\nBEGIN\n  PERFORM\n    {};\nEND\n$settings$;", changes.join(",\n    "))
+}
+
+/// SQL that becomes the role that owns the objects, if the role that runs the script is a member of it.
+fn become_owner(schema: &Schema) -> String {
+    format!(
+        "DO $owner$\nBEGIN\n  PERFORM pg_catalog.set_config('role', o.owner, false)\n  FROM (\n{}  ) AS o;\nEND\n$owner$;",
+        indented(&schema.render(OWNER))
+    )
+}
+
+/// SQL that raises an error if the schema is not safe, or if a table or a view of the application has the place of the limiter's.
 fn refuse(schema: &Schema, parts: &[Part]) -> String {
+    let required = tables(parts).filter(Line::is_required).map(|line| line.which);
+    let views = tables(parts).filter(|line| line.what == "table" && line.definition == "view").map(|line| line.which);
+    let missing = schema.render(&format!(
+        "SELECT DISTINCT pg_catalog.format('the relation %I is not the rate limiter''s', c.relname) AS problem, false\n\
+         FROM pg_catalog.unnest('{{{}}}'::text[]) AS u (which)\n\
+         JOIN pg_catalog.pg_class AS c ON c.relname::text = pg_catalog.split_part(u.which, '.', 1)\n  \
+           AND c.relnamespace = pg_catalog.to_regnamespace(pg_catalog.rtrim($schema$rate_limit.$schema$, '.'))\n\
+         WHERE CASE\n    WHEN pg_catalog.strpos(u.which, '.') = 0 THEN c.relkind <> 'v'\n    ELSE NOT EXISTS (\n      \
+           SELECT\n      FROM pg_catalog.pg_attribute AS a\n      \
+           WHERE a.attrelid = c.oid AND a.attname::text = pg_catalog.split_part(u.which, '.', 2)\n    )\n  END\n",
+        required.chain(views).collect::<Vec<_>>().join(", ")
+    ));
     format!(
         "DO $trust$\nDECLARE\n  problems text;\nBEGIN\n  SELECT pg_catalog.string_agg(u.problem, '; ' ORDER BY u.problem)\n  \
          INTO problems\n  FROM (\n{}  ) AS u;\n  IF problems IS NOT NULL THEN\n    RAISE EXCEPTION 'the schema is not safe: %', \
          problems\n      USING ERRCODE = 'insufficient_privilege', HINT = '{WAYS_OUT}';\n  END IF;\nEND\n$trust$;",
-        indented(&install(schema, UNTRUSTED, parts))
+        indented(&format!("{missing}UNION ALL (\n{})\n", indented(&install(schema, UNTRUSTED, parts))))
     )
 }
 

@@ -8,7 +8,7 @@ use crate::error::{MigrationCause, classify_migration};
 use crate::migrate::failure::Failure;
 use crate::migrate::read::untrusted;
 use crate::migrate::roles::{Until, become_owner};
-use crate::migrate::runner::report;
+use crate::migrate::runner::{SETTINGS, report};
 use crate::migrate::script::record_migration;
 use crate::migrate::statements::statements;
 use crate::migrate::unnamed::{execute, unnamed};
@@ -32,7 +32,9 @@ impl Migrator {
     }
 
     async fn step_by_step(&self, conn: &mut PgConnection, holder: &mut PgConnection) -> Result<MigrateReport, Failure> {
-        execute(conn, "SET check_function_bodies = off; SET search_path = pg_catalog, pg_temp".to_owned()).await?;
+        let settings = SETTINGS.iter().filter(|(name, _)| *name != "lock_timeout");
+        let settings: Vec<String> = settings.map(|(name, value)| format!("SET {name} = {value}")).collect();
+        execute(conn, settings.join("; ")).await?;
         for conn in [&mut *conn, &mut *holder] {
             become_owner(conn, &self.schema, Until::Disconnect).await?;
         }

@@ -17,6 +17,13 @@ pub(super) struct Line {
 }
 
 impl Line {
+    /// Whether it is a column that a row cannot leave out: an application's table of the same name has other ones.
+    pub(super) fn is_required(&self) -> bool {
+        let is_record = self.which == "objects.sha256"; // Each installation writes it.
+        self.what == "column"
+            && (is_record || self.definition.contains(" NOT NULL") && !self.definition.contains(" DEFAULT "))
+    }
+
     /// The table that the line is about.
     pub(super) fn table(&self) -> &'static str {
         self.which.split('.').next().unwrap_or_default()

@@ -5,6 +5,7 @@ mod allowance;
 mod answered_late;
 mod application_name;
 mod bad_input;
+mod beside_others;
 mod calendar;
 mod charge_all;
 mod citus;

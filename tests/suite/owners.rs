@@ -1,6 +1,6 @@
 //! The owners of the objects: after a restore, with several owners, and as logins come and go.
 
-use pg_limiter::migrate::{Drift, MigrateError, Migrator, uninstall};
+use pg_limiter::migrate::{Contents, Drift, MigrateError, Migrator, Part, script, uninstall};
 use pg_limiter::sqlx::{self, AssertSqlSafe, Connection, PgConnection};
 use pg_limiter::{Limit, Limits, Schema, TransactionLimiter};
 
@@ -118,7 +118,7 @@ async fn objects_of_two_owners_are_reported_although_nothing_is_to_be_done() {
         database.execute(&format!("ALTER {object} OWNER TO session_user")).await;
         let error = app.migrate().await.expect_err("refused");
         let MigrateError::Misowned { statements, .. } = &error else { panic!("{error}") };
-        assert_eq!(statements, &[format!("ALTER {object} OWNER TO {};", app.name)]);
+        assert_eq!(statements, &[format!("ALTER {object} OWNER TO \"{}\";", app.name)]);
         assert!(matches!(&app.check().await[..], [Drift::Misowned { .. }]));
         database.execute(&statements.join("\n")).await;
         assert_eq!(app.migrate().await.expect("nothing to do"), 0);
@@ -217,6 +217,94 @@ async fn logins_come_and_go() {
     owner.drop().await;
 }
 
+/// A login that does not inherit the rights of the schema's owner is a member nevertheless: after a migration, all is well.
+#[tokio::test]
+async fn a_member_that_inherits_nothing_finds_no_difference() {
+    let database = Database::empty().await;
+    let owner = As::new(&database, "owner", "CREATE SCHEMA rate_limit AUTHORIZATION {name}").await;
+    let member = format!("ALTER ROLE {{name}} NOINHERIT; GRANT {} TO {{name}}", owner.name);
+    let mut login = As::new(&database, "login", &member).await;
+    login.migrate().await.expect("migrated");
+    assert_eq!(login.check().await, []);
+    assert_eq!(login.migrate().await.expect("nothing to do"), 0);
+    login.drop().await;
+    owner.drop().await;
+}
+
+/// From PostgreSQL 16 on, a member may have the rights of the owner, and may not become it: its objects would have two owners.
+#[tokio::test]
+async fn a_member_that_cannot_become_the_owner_is_refused() {
+    let database = Database::empty().await;
+    let is_newer = "SELECT current_setting('server_version_num')::integer >= 160000";
+    if !sqlx::query_scalar::<_, bool>(is_newer).fetch_one(&database.pool).await.expect("a version") {
+        return;
+    }
+    let mut owner = As::new(&database, "owner", MAY_CREATE).await;
+    owner.migrate().await.expect("migrated");
+    let member = format!("GRANT {} TO {{name}} WITH INHERIT TRUE, SET FALSE", owner.name);
+    let mut login = As::new(&database, "login", &member).await;
+    database.execute("DROP FUNCTION rate_limit._held").await; // As before an upgrade with a new function.
+    let error = login.migrate().await.expect_err("refused");
+    let is_refused = matches!(&error, MigrateError::NotOwner { owner: of, .. } if *of == owner.name);
+    assert!(is_refused && error.to_string().contains("SET ROLE"), "{error}");
+    assert_eq!(owner.migrate().await.expect("migrated"), 1);
+    assert_eq!(owners(&database).await, [owner.name.as_str()]);
+    login.drop().await;
+    owner.drop().await;
+}
+
+/// The printed SQL makes objects of the owner, too, and leaves no setting behind.
+#[tokio::test]
+async fn the_printed_sql_becomes_the_owner() {
+    let database = Database::empty().await;
+    let owner = As::new(&database, "owner", "CREATE SCHEMA rate_limit AUTHORIZATION {name}").await;
+    let mut login = As::new(&database, "login", &format!("GRANT {} TO {{name}}", owner.name)).await;
+    let printed = script(&Schema::default(), Contents::All, Part::ALL);
+    let states = "SELECT current_user::text || current_setting('search_path') || current_setting('lock_timeout')";
+    let state: String = sqlx::query_scalar(states).fetch_one(&mut login.conn).await.expect("settings");
+    for change in ["SELECT 1", "DROP FUNCTION rate_limit._held"] {
+        sqlx::raw_sql(AssertSqlSafe(printed.clone())).execute(&mut login.conn).await.expect("migrated");
+        assert_eq!(owners(&database).await, [owner.name.as_str()]);
+        let after: String = sqlx::query_scalar(states).fetch_one(&mut login.conn).await.expect("settings");
+        assert_eq!(after, state);
+        assert_eq!(login.check().await, []);
+        database.execute(change).await;
+    }
+    login.drop().await;
+    owner.drop().await;
+}
+
+/// A role without rights is not told only to take the objects: its owner may be right, and lets it call them.
+#[tokio::test]
+async fn a_role_that_lacks_grants_is_told_of_them() {
+    let database = Database::empty().await;
+    let mut owner = As::new(&database, "owner", MAY_CREATE).await;
+    owner.migrate().await.expect("migrated");
+    let mut app = As::new(&database, "app", "SELECT 1").await;
+    let error = app.migrate().await.expect_err("refused");
+    assert!(error.to_string().contains(&format!("if {} is right, grant {}", owner.name, app.name)), "{error}");
+    app.drop().await;
+    owner.drop().await;
+}
+
+/// An event trigger, or an administrator, may turn on row level security, which does not apply to the owner.
+#[tokio::test]
+async fn row_level_security_is_the_only_difference_that_it_makes() {
+    let database = Database::empty().await;
+    let mut owner = As::new(&database, "owner", MAY_CREATE).await;
+    owner.migrate().await.expect("migrated");
+    for table in ["migrations", "objects", "jobs", "rate_limits"] {
+        database.execute(&format!("ALTER TABLE rate_limit.{table} ENABLE ROW LEVEL SECURITY")).await;
+    }
+    let drift = owner.check().await;
+    let is_of_it =
+        |drift: &Drift| matches!(drift, Drift::ObjectChanged { found, .. } if found == "table ROW LEVEL SECURITY");
+    assert!(drift.len() == 4 && drift.iter().all(is_of_it), "{drift:?}");
+    assert_eq!(owner.migrate().await.expect("nothing to do"), 0);
+    assert!(owner.can_limit().await);
+    owner.drop().await;
+}
+
 /// The message has the statement, and the role that can run it.
 #[tokio::test]
 async fn missing_privileges_are_reported_with_the_grant() {
@@ -247,6 +335,8 @@ async fn uninstalling_warns_of_functions_that_still_call_the_limiter() {
             "CREATE SCHEMA app;
              CREATE FUNCTION app.limited() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN
                PERFORM {schema}.enforce_with('a', NEW.author, 'token_bucket', 1, '1 s'); RETURN NEW; END $$;
+             CREATE FUNCTION app.elsewhere() RETURNS void LANGUAGE plpgsql AS $$ BEGIN
+               PERFORM my_{schema}.reset('a', 'k'), {schema}.resetting('a'); END $$;
              CREATE FUNCTION app.other() RETURNS integer LANGUAGE sql AS 'SELECT 1 /* {schema}.unrelated */'"
         );
         sqlx::raw_sql(AssertSqlSafe(functions)).execute(&server.pool).await.expect("functions");

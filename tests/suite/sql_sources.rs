@@ -185,7 +185,7 @@ fn rate_limit_and_a_dot_appear_only_as_the_schema_name() {
     let tables = migrations(&Schema::default(), Part::ALL).into_iter().map(|migration| migration.sql);
     let functions = functions(&Schema::default(), Part::ALL).into_iter().map(|function| function.sql);
     let files = "install/callers install/claim install/history install/installed install/owner install/rights \
-                 install/untrusted engines/delegate engines/distribute";
+                 install/schema install/uninstall install/untrusted engines/delegate engines/distribute";
     let statements = files
         .split(' ')
         .map(|name| std::fs::read_to_string(root().join("sql").join(name).with_extension("sql")).expect("a file"));
