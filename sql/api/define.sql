@@ -23,7 +23,7 @@ DECLARE
 BEGIN
   PERFORM rate_limit._validate_element(element, NULL);
   SELECT
-    e.name, NULL, e.kind, e.rate, e.period, e.capacity, e.max_reserved, e.start, e.resolution, e.shards
+    e.name, NULL, e.kind, e.rate, e.period, e.capacity, e.max_reserved, e.start, e.resolution, e.shards, NULL, NULL
   INTO rule
   FROM rate_limit._elements(jsonb_build_array(element)) AS e;
   rule.start := (rule.start % rule.period + rule.period) % rule.period;

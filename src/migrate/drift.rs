@@ -77,6 +77,9 @@ pub enum Drift {
         /// The privilege: `EXECUTE`, `INSERT`, ..
         privilege: String,
     },
+    /// Other roles cannot read the tables of records, as after a restore without privileges. Clients look there whether they can work
+    /// with the schema. `migrate` grants it again.
+    RecordsHidden,
     /// The objects do not all belong to the role that has migrated, as after a restore by a superuser.
     Misowned {
         /// The objects and their owner.
@@ -98,6 +101,7 @@ impl Drift {
                 | Self::FunctionOutdated { .. }
                 | Self::FunctionChanged { .. }
                 | Self::TestClock
+                | Self::RecordsHidden
         )
     }
 }
@@ -121,6 +125,7 @@ impl fmt::Display for Drift {
                 "PUBLIC" => write!(f, "every role has {privilege} on {object}"),
                 _ => write!(f, "the role {role} has {privilege} on {object}"),
             },
+            Self::RecordsHidden => f.write_str("other roles cannot read the tables migrations and objects"),
             Self::Misowned { problem, statements } => {
                 write!(f, "{problem}; let a superuser, or a member of both roles, run: {}", few_of(statements, " "))
             }
@@ -140,6 +145,8 @@ pub(super) struct Plan {
     pub(super) recorded: Vec<Function>,
     /// Whether a test clock is replaced.
     pub(super) test_clock: bool,
+    /// Whether other roles are to be able to read the records again.
+    pub(super) shows_records: bool,
 }
 
 /// The parts to install or to keep up to date. An installed queue stays up to date without being asked for. If a newer release has
@@ -159,6 +166,7 @@ impl Plan {
             changed: Vec::new(),
             recorded: Vec::new(),
             test_clock: false,
+            shows_records: hides_records(installed),
         };
         if installed.version() <= SCHEMA_VERSION {
             plan.migrations = migrations(schema, plan.parts);
@@ -190,8 +198,13 @@ impl Plan {
     }
 
     pub(super) fn is_empty(&self) -> bool {
-        self.migrations.is_empty() && self.functions.is_empty()
+        self.migrations.is_empty() && self.functions.is_empty() && !self.shows_records
     }
+}
+
+fn hides_records(installed: &Installed) -> bool {
+    let is_shown = |table| installed.grants.iter().any(|(object, grant)| object == table && grant == "PUBLIC: SELECT");
+    !installed.applied.is_empty() && ![HISTORY, OBJECTS].into_iter().all(is_shown)
 }
 
 enum Comparison {
@@ -272,6 +285,7 @@ pub(super) fn drift(installed: &Installed, schema: &Schema, engine: Engine, with
         found.extend(changed_tables(installed, parts, &older));
     }
     found.extend(grants(installed, parts));
+    found.extend(hides_records(installed).then_some(Drift::RecordsHidden));
     found.extend(misowned());
     let is_said = |problem: &&Problem| problem.is_of_owner && installed.misowned.is_some();
     let problems = installed.untrusted.iter().filter(|problem| !is_said(problem));

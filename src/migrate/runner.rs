@@ -458,6 +458,10 @@ impl Migrator {
             self.schema.quoted()
         );
         let mut claims = vec![install(&self.schema, CLAIM, plan.parts), owner];
+        if plan.shows_records {
+            claims
+                .push(self.schema.render("GRANT SELECT ON TABLE rate_limit.migrations, rate_limit.objects TO PUBLIC"));
+        }
         if !plan.recorded.is_empty() {
             claims.push(record_functions(&self.schema, &plan.recorded));
         }

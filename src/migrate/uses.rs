@@ -2,14 +2,16 @@
 
 use std::fmt;
 
+use crate::migrate::{Part, names};
 use crate::sql::Schema;
 
 /// A use of the limiter by a role. A role can have several uses; each needs its own grants, and no others.
 ///
 /// ```
-/// use pg_limiter::{Schema, migrate::Use};
+/// use pg_limiter::Schema;
+/// use pg_limiter::migrate::{Part, Use};
 ///
-/// let grants = Use::Trigger.grants(&Schema::default(), "blog");
+/// let grants = Use::Trigger.grants(&Schema::default(), Part::ALL, "blog");
 /// assert_eq!(grants[0], "GRANT USAGE ON SCHEMA rate_limit TO \"blog\";");
 /// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -58,16 +60,24 @@ impl Use {
     /// The tables and views that the use reads.
     pub const fn relations(self) -> &'static [&'static str] {
         match self {
-            Self::Reader | Self::Operator => {
-                &["buckets", "limits", "queue_groups", "queue_jobs", "rate_limits", "jobs", "groups", "queues"]
-            }
+            Self::Reader | Self::Operator => &[
+                "buckets",
+                "limits",
+                "queue_groups",
+                "queue_jobs",
+                "rate_limits",
+                "definitions",
+                "jobs",
+                "groups",
+                "queues",
+            ],
             _ => &[],
         }
     }
 
-    /// The statements that grant this use to a role. They need an installation with all parts for [`Worker`](Self::Worker),
-    /// [`Reader`](Self::Reader) and [`Operator`](Self::Operator).
-    pub fn grants(self, schema: &Schema, role: &str) -> Vec<String> {
+    /// The statements that grant this use of an installation with these parts to a role. A [`Worker`](Self::Worker) needs the queue.
+    pub fn grants(self, schema: &Schema, parts: &[Part], role: &str) -> Vec<String> {
+        let installed = names::of(parts);
         let prefix = match schema.name() {
             plain @ ("rate_limit" | "public") => plain.to_owned(),
             _ => schema.quoted(),
@@ -77,10 +87,14 @@ impl Use {
             names.map(|name| format!("{prefix}.{name}")).collect::<Vec<_>>().join(", ")
         };
         let mut grants = vec![format!("GRANT USAGE ON SCHEMA {prefix} TO {role};")];
-        let functions = listed(&mut self.functions().map(|function| function.signature));
-        grants.push(format!("GRANT EXECUTE ON FUNCTION {functions} TO {role};"));
-        if !self.relations().is_empty() {
-            grants.push(format!("GRANT SELECT ON {} TO {role};", listed(&mut self.relations().iter().copied())));
+        let functions = self.functions().filter(|function| installed.contains(function.name()));
+        let functions = listed(&mut functions.map(|function| function.signature));
+        if !functions.is_empty() {
+            grants.push(format!("GRANT EXECUTE ON FUNCTION {functions} TO {role};"));
+        }
+        let relations = listed(&mut self.relations().iter().copied().filter(|name| installed.contains(name)));
+        if !relations.is_empty() {
+            grants.push(format!("GRANT SELECT ON {relations} TO {role};"));
         }
         grants
     }

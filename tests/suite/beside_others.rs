@@ -155,6 +155,17 @@ async fn settings_of_the_output_make_no_difference() {
     }
 }
 
+/// Developers let PL/pgSQL check what assignments leave out.
+#[tokio::test]
+async fn limits_are_stored_where_assignments_are_checked() {
+    let database = Database::migrated().await;
+    database.execute(&format!("ALTER DATABASE {} SET plpgsql.extra_errors = 'all'", database.name)).await;
+    let pool = Database::pool(&database.url, 1).await;
+    let define = "SELECT rate_limit.define('a', kind => 'token_bucket', rate => 10, period => '1 minute')::text";
+    assert_eq!(text(&pool, define).await, "true");
+    assert_eq!(text(&pool, "SELECT ok::text FROM rate_limit.limit('a', 'k')").await, "true");
+}
+
 /// The functions of a renamed schema name the former one: a migration replaces them.
 #[tokio::test]
 async fn a_renamed_schema_is_repaired() {

@@ -305,6 +305,23 @@ async fn row_level_security_is_the_only_difference_that_it_makes() {
     owner.drop().await;
 }
 
+/// A restore without privileges takes every role's right to read the records, by which clients know whether they can work.
+#[tokio::test]
+async fn migrate_shows_the_records_again() {
+    let database = Database::empty().await;
+    let mut app = As::new(&database, "app", MAY_CREATE).await;
+    app.migrate().await.expect("migrated");
+    database.execute("REVOKE SELECT ON rate_limit.migrations, rate_limit.objects FROM PUBLIC").await;
+    assert_eq!(app.check().await, [Drift::RecordsHidden]);
+    assert_eq!(app.migrate().await.expect("migrated"), 0);
+    assert_eq!(app.check().await, []);
+    let mut other = As::new(&database, "other", "GRANT USAGE ON SCHEMA rate_limit TO {name}").await;
+    assert_eq!(other.migrate().await.expect("nothing to do"), 0);
+    for role in [other, app] {
+        role.drop().await;
+    }
+}
+
 /// The message has the statement, and the role that can run it.
 #[tokio::test]
 async fn missing_privileges_are_reported_with_the_grant() {

@@ -151,6 +151,9 @@ pub(crate) struct GrantsArgs {
     uses: Vec<Use>,
     /// The role
     role: String,
+    /// The queue is not installed: leave out its functions and tables
+    #[arg(long)]
+    without_queue: bool,
     /// Print JSON: an object for each use
     #[arg(long)]
     json: bool,
@@ -178,8 +181,9 @@ pub(crate) fn grants(args: &GrantsArgs, database: &Database) -> Result<()> {
     if args.role.is_empty() {
         return Err(CliError::usage("the role is empty: give its name"));
     }
+    let parts: &[Part] = if args.without_queue { &[Part::Core] } else { Part::ALL };
     for of in &args.uses {
-        let grants = of.grants(&database.schema, &args.role);
+        let grants = of.grants(&database.schema, parts, &args.role);
         if args.json {
             output::line(json::line(&json!({"for": of.name(), "role": args.role, "grants": grants})))?;
         } else {

@@ -1,6 +1,6 @@
 //! `pg-limiter grants` prints what a role needs for its uses, and that is enough for the tool's commands.
 
-use pg_limiter::migrate::Use;
+use pg_limiter::migrate::{Migrator, Part, Use};
 use pg_limiter::queue::{Job, Queue};
 use pg_limiter::{Limit, Limits, Schema};
 use serde_json::Value;
@@ -28,7 +28,7 @@ capacity = 2
 fn grants_are_printed_for_each_use_without_a_database() {
     for of in Use::ALL {
         let printed = run(None, &["grants", "--for", of.name(), "app role"], "");
-        printed.says(0, &of.grants(&Schema::default(), "app role").join("\n"));
+        printed.says(0, &of.grants(&Schema::default(), Part::ALL, "app role").join("\n"));
         assert!(printed.stdout.contains("TO \"app role\";"), "{}", printed.stdout);
     }
     let two = run(None, &["grants", "--for", "app,worker", "a", "--schema", "Else", "--json"], "");
@@ -42,6 +42,22 @@ fn grants_are_printed_for_each_use_without_a_database() {
     run(None, &["grants", "--for", "app", ""], "").refuses(2, &["the role is empty"]);
     let unknown = run(None, &["grants", "--for", "admin", "a"], "");
     assert!(unknown.code == Some(2) && unknown.stderr.contains("operator"), "{}", unknown.stderr);
+}
+
+/// Without the queue, each use but a worker's has its grants.
+#[tokio::test]
+async fn grants_name_only_what_is_installed() {
+    let database = Database::empty().await;
+    Migrator::default().without_queue(true).run(&database.pool).await.expect("migrated");
+    let role = Role::new(&database).await;
+    let printed = run(None, &["grants", "--without-queue", "--for", "app,sql,trigger,reader,operator", "app_role"], "");
+    role.gets(&printed.stdout).await;
+    assert!(
+        printed.stdout.contains("rate_limit.definitions") && !printed.stdout.contains("queue"),
+        "{}",
+        printed.stdout
+    );
+    role.drop().await;
 }
 
 /// Runs the output of `grants` for a role, as the owner.

@@ -1,7 +1,7 @@
 //! The texts of the README and the guide, for the tests that check them.
 
 use pg_limiter::Schema;
-use pg_limiter::migrate::Use;
+use pg_limiter::migrate::{Part, Use};
 
 pub const README: &str = include_str!("../../../README.md");
 
@@ -58,5 +58,5 @@ pub fn sql_of(text: &str) -> Vec<&str> {
 
 /// The grants of a use, for `app_role`.
 pub fn grants(of: Use) -> String {
-    of.grants(&Schema::default(), "app_role").join("\n")
+    of.grants(&Schema::default(), Part::ALL, "app_role").join("\n")
 }

@@ -11,7 +11,8 @@ pub const TIME_LIMITS: [&str; 4] = [
     "deadlock_timeout = '1ms'",
 ];
 
-pub const TRANSACTION_DEFAULTS: [&[&str]; 6] = [
+pub const TRANSACTION_DEFAULTS: [&[&str]; 7] = [
+    &["plpgsql.extra_errors = 'all'"],
     &["default_transaction_isolation = 'serializable'", "default_transaction_deferrable = on"],
     &["default_transaction_isolation = 'repeatable read'", "row_security = off", "synchronous_commit = off"],
     &["search_path = elsewhere, public", "check_function_bodies = off", "plpgsql.variable_conflict = 'use_variable'"],
