@@ -5,7 +5,7 @@ use sqlx::AssertSqlSafe;
 
 use crate::error::Result;
 use crate::operate::export::now;
-use crate::operate::live::live::Live;
+use crate::operate::live::Live;
 use crate::operate::live::sample::distinct;
 use crate::operate::live::view::{COUNTED, Counted};
 use pg_limiter::queue::JobState;

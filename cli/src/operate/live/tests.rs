@@ -10,30 +10,13 @@ use pg_limiter::queue::{Job, JobState, Queue};
 use pg_limiter::{Item, Limiter, LimiterConfig, Limits};
 
 const LIMITS: &str = r#"
-    [limits.bucket]
-    kind = "token_bucket"
-    rate = 60
-    period = "1h"
-    [limits.sharded]
-    kind = "token_bucket"
-    rate = 100
-    period = "36525d"
-    shards = 4
-    [limits.window]
-    kind = "sliding_window"
-    rate = 100
-    period = "1h"
-    resolution = 6
-    [limits.slots]
-    kind = "concurrency"
-    capacity = 3
-    lease = "1h"
-    [limits.banned]
-    kind = "gate"
-    [limits.idle]
-    kind = "fixed_window"
-    rate = 5
-    period = "1h"
+    [limits]
+    bucket = { kind = "token_bucket", rate = 60, period = "1h" }
+    sharded = { kind = "token_bucket", rate = 100, period = "36525d", shards = 4 }
+    window = { kind = "sliding_window", rate = 100, period = "1h", resolution = 6 }
+    slots = { kind = "concurrency", capacity = 3, lease = "1h" }
+    banned = { kind = "gate" }
+    idle = { kind = "fixed_window", rate = 5, period = "1h" }
 "#;
 
 pub(crate) struct Fixture {

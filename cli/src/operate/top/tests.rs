@@ -11,19 +11,10 @@ use pg_limiter::Item;
 use pg_limiter::queue::{Job, Queue};
 
 const LIMITS: &str = r#"
-    [limits.api]
-    kind = "token_bucket"
-    rate = 1
-    period = "36525d"
-    capacity = 100
-    [limits.logins]
-    kind = "sliding_window"
-    rate = 10
-    period = "1h"
-    [limits.unused]
-    kind = "fixed_window"
-    rate = 5
-    period = "1h"
+    [limits]
+    api = { kind = "token_bucket", rate = 1, period = "36525d", capacity = 100 }
+    logins = { kind = "sliding_window", rate = 10, period = "1h" }
+    unused = { kind = "fixed_window", rate = 5, period = "1h" }
 "#;
 
 struct Fixture {

@@ -12,8 +12,194 @@ mod key_page;
 mod limits_page;
 mod page;
 mod queue_page;
-mod ui;
 #[cfg(feature = "study")]
 mod what_if;
 
-pub(crate) use ui::{UiArgs, run};
+use std::net::SocketAddr;
+use std::path::PathBuf;
+use std::sync::Arc;
+
+use axum::extract::DefaultBodyLimit;
+use axum::http::header;
+use axum::middleware::from_fn_with_state;
+use axum::response::Redirect;
+use axum::routing::{MethodRouter, get, post};
+use axum::{Router, serve};
+use clap::Args;
+use tokio::net::TcpListener;
+use tokio::sync::Mutex;
+
+use crate::database::{Database, Running};
+use crate::error::{CliError, Result};
+use crate::key_secret::KeySecretArgs;
+use crate::operate::live::Live;
+use crate::signals::interrupt;
+use crate::{input, output};
+use access::{Access, random_token};
+use app::{App, Done, INTERVAL, Keys};
+use demo::Demo;
+use format::encoded;
+use pg_limiter::{Limits, Schema};
+#[cfg(feature = "study")]
+use what_if::Simulator;
+
+const CHANGING: u32 = 2;
+
+pub(crate) async fn run(args: UiArgs, database: Database) -> Result<()> {
+    if args.demo && database.is_argument {
+        return Err(CliError::usage("--demo shows a private server: use it without --database-url"));
+    }
+    let token = args.token()?;
+    let key_secret = if args.demo { None } else { args.secret.read()? };
+    let of_file = match &args.limits {
+        Some(path) => Some(input::read_limits(path)?),
+        None if args.demo => Some(Limits::from_toml(demo::LIMITS).map_err(CliError::failed)?),
+        None => None,
+    };
+    let running = Arc::new(if args.demo { database.start_private(true).await? } else { database.named()? });
+    // Report a wrong address or password at once. Later, pages report a lost database.
+    let live = Live::open(&running, of_file).await?;
+    let cannot_listen = |error| CliError::usage(format!("cannot listen on {}: {error}", args.listen));
+    let listener = TcpListener::bind(args.listen).await.map_err(cannot_listen)?;
+    let address = listener.local_addr().map_err(CliError::failed)?;
+    let token = if token.is_none() && !address.ip().is_loopback() { Some(random_token()?) } else { token };
+    let interrupted = interrupt();
+    let demo = if args.demo { Some(Demo::start(&running, live.limits()).await?) } else { None };
+    let changes = match args.allow_changes {
+        true => Some(running.limiter_on(running.pool(CHANGING).await?, live.limits(), None)),
+        false => None,
+    };
+    let query = token.as_ref().map_or_else(String::new, |token| format!("?token={token}"));
+    let app = Arc::new(App {
+        live,
+        access: Access::new(address, token)?,
+        keys: Keys::new(args.hide_keys)?,
+        changes,
+        done: Done::default(),
+        key_secret,
+        #[cfg(feature = "study")]
+        simulator: Simulator { running: Arc::clone(&running), sandbox: Arc::default() },
+        place: place(&running, args.demo),
+        health: Mutex::new(None),
+    });
+    output::line(format!("http://{address}/{query}"))?;
+    output::note("press Ctrl-C to end");
+    let served = serve(listener, routes(Arc::clone(&app))).into_future();
+    let result = tokio::select! {
+        served = served => served.map_err(CliError::failed),
+        () = app.live.watch(INTERVAL) => Ok(()),
+        () = interrupted => Ok(()),
+    };
+    #[cfg(feature = "study")]
+    what_if::close(&app.simulator.sandbox).await;
+    app.live.close().await;
+    if let Some(limiter) = &app.changes {
+        limiter.close().await;
+        limiter.pool().close().await;
+    }
+    if let Some(demo) = demo {
+        output::note("ending the private server");
+        demo.stop().await;
+    }
+    result
+}
+
+/// An access log may be so large.
+const LARGEST_BODY: usize = 32 << 20;
+
+fn routes(app: Arc<App>) -> Router {
+    let routes = Router::new()
+        .route("/", get(|| async { Redirect::to("/limits") }))
+        .route("/style.css", file("text/css; charset=utf-8", include_str!("style.css")))
+        .route("/page.js", file("text/javascript; charset=utf-8", include_str!("page.js")))
+        .route("/icon.svg", file("image/svg+xml", include_str!("icon.svg")))
+        .route("/limits", get(limits_page::limits))
+        .route("/limit", get(limits_page::limit))
+        .route("/key", get(key_page::page))
+        .route("/key/find", post(key_page::find))
+        .route("/queue", get(queue_page::queues))
+        .route("/job", get(queue_page::job))
+        .route("/health", get(health_page::page));
+    #[cfg(feature = "study")]
+    let routes = routes.route("/what-if", get(what_if::empty).post(what_if::simulated));
+    let changes = Router::new()
+        .route("/key/reset", post(actions::reset))
+        .route("/key/credit", post(actions::credit))
+        .route("/key/unblock", post(actions::unblock))
+        .route("/job/requeue", post(actions::requeue_job))
+        .route("/job/cancel", post(actions::cancel_job))
+        .route("/group/pause", post(actions::pause))
+        .route("/group/resume", post(actions::resume))
+        .route("/group/requeue", post(actions::requeue_dead))
+        .route("/queue/pause", post(actions::pause))
+        .route("/queue/resume", post(actions::resume))
+        .route("/queue/drain", post(actions::drain))
+        .route("/queue/requeue", post(actions::requeue_dead));
+    // Without `--allow-changes` there is no route that changes anything.
+    let routes = if app.changes.is_some() { routes.merge(changes) } else { routes };
+    routes
+        .layer(DefaultBodyLimit::max(LARGEST_BODY))
+        .layer(from_fn_with_state(Arc::clone(&app), page::frame))
+        .fallback(page::no_such_page)
+        .layer(from_fn_with_state(Arc::clone(&app), access::guard))
+        .with_state(app)
+}
+
+/// A file that pages use. It is part of the program.
+fn file(kind: &'static str, text: &'static str) -> MethodRouter<Arc<App>> {
+    get(move || async move { ([(header::CONTENT_TYPE, kind)], text) })
+}
+
+/// The name of the database, for the heading.
+fn place(running: &Running, is_demo: bool) -> String {
+    if is_demo {
+        return "a private server with made-up traffic".to_owned();
+    }
+    let Running { options, schema, .. } = running;
+    let database = options.get_database().unwrap_or_else(|| options.get_username());
+    let schema = if *schema == Schema::default() { String::new() } else { format!(", schema {schema}") };
+    format!("{database} on {}{schema}", options.get_host())
+}
+
+/// A shorter token could be found by trying.
+const SHORTEST_TOKEN: usize = 16;
+
+#[derive(Args, Debug)]
+pub(crate) struct UiArgs {
+    /// Address to listen on; port 0 chooses a free port. If it is not a loopback address, visitors need a token
+    #[arg(long, value_name = "IP:PORT", default_value = "127.0.0.1:8420")]
+    listen: SocketAddr,
+    /// Show the balances of the limits that this file defines: TOML, or JSON if its name ends in .json; `-` is standard input
+    /// [default: the limits that are stored in the database]
+    #[arg(long, value_name = "FILE", conflicts_with = "demo")]
+    limits: Option<PathBuf>,
+    /// Let visitors reset, credit and unblock keys, and requeue and cancel jobs
+    #[arg(long)]
+    allow_changes: bool,
+    /// Show short hashes instead of keys, made with a secret of this run
+    #[arg(long)]
+    hide_keys: bool,
+    /// Token that visitors need, 16 characters or more [default: the environment variable PG_LIMITER_UI_TOKEN; or else
+    /// none on a loopback address, and a random one on any other]
+    #[arg(long, value_name = "TOKEN")]
+    token: Option<String>,
+    /// Show a private server with live traffic on limits of every kind, instead of a database
+    #[arg(long, conflicts_with = "key_secret_file")]
+    demo: bool,
+    #[command(flatten)]
+    secret: KeySecretArgs,
+}
+
+impl UiArgs {
+    /// The token that was given. An empty variable counts as unset.
+    fn token(&self) -> Result<Option<String>> {
+        let variable = || std::env::var("PG_LIMITER_UI_TOKEN").ok().filter(|token| !token.is_empty());
+        let Some(token) = self.token.clone().or_else(variable) else { return Ok(None) };
+        if token.len() < SHORTEST_TOKEN || encoded(&token) != token {
+            return Err(CliError::usage(format!(
+                "the token is too short or has other characters: use {SHORTEST_TOKEN} or more letters, digits, -, _, . and ~"
+            )));
+        }
+        Ok(Some(token))
+    }
+}
