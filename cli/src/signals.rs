@@ -27,24 +27,6 @@ pub(super) fn interrupt() -> impl Future<Output = ()> {
     }
 }
 
-/// Listens from this call on to the signals that end a process; elsewhere than on Unix, only to Ctrl-C. The future returns the
-/// number of the one that came.
-pub(super) fn ended() -> std::io::Result<impl Future<Output = i32>> {
-    #[cfg(unix)]
-    let mut signals = Signals::listen()?;
-    #[cfg(not(unix))]
-    let interrupted = interrupt();
-    Ok(async move {
-        #[cfg(unix)]
-        return signals.next().await;
-        #[cfg(not(unix))]
-        {
-            interrupted.await;
-            2
-        }
-    })
-}
-
 #[cfg(unix)]
 mod unix {
     use std::future::poll_fn;
