@@ -1,6 +1,6 @@
 //! Requeues, cancels and discards jobs, one after another.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 use clap::Args;
@@ -9,54 +9,48 @@ use serde_json::json;
 use crate::database::Database;
 use crate::error::Result;
 use crate::operate::queue::jobs::{exact, human};
-use crate::operate::queue::queues::{Queues, job_limits, no_such_job, with_queues};
+use crate::operate::queue::{job, jobs_of, must_have, no_such_job, queue};
 use crate::output::{self, Progress};
-use crate::{json, text};
-use pg_limiter::queue::{JobFilter, JobInfo, JobItem, JobState};
-use pg_limiter::{Call, Error, InvalidCall, InvalidJob, Item, LeaseId, Limits, Op};
+use crate::{input, json, text};
+use pg_limiter::queue::{JobInfo, JobItem, JobState};
+use pg_limiter::{Call, Error, InvalidCall, InvalidJob, Item, LeaseId, Limiter, Limits, Op};
 
 /// The result of the action on one job.
 pub(crate) enum Became {
     /// The text after `job 7`, and a field for the JSON object.
     Done(String, (&'static str, String)),
-    /// The reason why the job was left unchanged.
-    Refused { state: Option<JobState>, why: String },
-}
-
-impl Became {
-    fn refused(state: impl Into<Option<JobState>>, why: String) -> Self {
-        Self::Refused { state: state.into(), why }
-    }
+    /// The state of the job if it is known, and the reason why it was left unchanged.
+    Refused(Option<JobState>, String),
 }
 
 /// Applies `act` to each job, which is the work `what`, and prints each result at once. It continues after a job that is refused, and after the
 /// reader has closed standard output.
 async fn each(
-    queues: &Queues,
+    limiter: &Limiter,
     what: &'static str,
     ids: &[i64],
     as_json: bool,
-    act: impl AsyncFn(&Queues, JobInfo) -> Result<Became>,
+    act: impl AsyncFn(&Limiter, JobInfo) -> Result<Became>,
 ) -> Result<ExitCode> {
     let mut code = ExitCode::SUCCESS;
     let progress = Progress::parts(what, ids.len());
     for id in ids {
-        let became = match queues.job(*id).await? {
-            Some(job) => act(queues, job).await?,
-            None => Became::refused(None, no_such_job(*id)),
+        let became = match job(limiter, *id).await? {
+            Some(job) => act(limiter, job).await?,
+            None => Became::Refused(None, no_such_job(*id)),
         };
-        if let Became::Refused { why, .. } = &became {
+        if let Became::Refused(_, why) = &became {
             code = ExitCode::from(2);
             output::note(why);
         }
         progress.add(1);
         let line = match became {
             Became::Done(_, (name, value)) if as_json => json::line(&json!({"ok": true, "id": id, name: value})),
-            Became::Refused { state, why } if as_json => {
+            Became::Refused(state, why) if as_json => {
                 json::line(&json!({"ok": false, "id": id, "state": state.map(JobState::as_str), "message": why}))
             }
             Became::Done(what, _) => format!("job {id} {what}"),
-            Became::Refused { .. } => continue,
+            Became::Refused(..) => continue,
         };
         output::line_if_open(line)?;
     }
@@ -81,7 +75,15 @@ fn check(job: &JobInfo, op: Op, limits: &Limits) -> Result<(), Became> {
         ),
         error => error.to_string(),
     };
-    Err(Became::refused(job.state, format!("job {}: {why}", job.id)))
+    Err(Became::Refused(Some(job.state), format!("job {}: {why}", job.id)))
+}
+
+/// The limits of the file, or those that are stored in the database.
+async fn job_limits(file: Option<&Path>, database: &Database) -> Result<Limits> {
+    match file {
+        Some(file) => input::read_limits(file),
+        None => database.stored_limits().await,
+    }
 }
 
 #[derive(Args, Debug)]
@@ -100,24 +102,24 @@ pub(crate) struct CancelArgs {
 
 pub(super) async fn cancel_jobs(args: CancelArgs, database: Database) -> Result<ExitCode> {
     let limits = job_limits(args.limits.as_deref(), &database).await?;
-    let work = async |queues: Queues| each(&queues, "cancelling jobs", &args.ids, args.json, cancel).await;
-    with_queues(database, limits, work).await
+    let work = async |limiter: &Limiter| each(limiter, "cancelling jobs", &args.ids, args.json, cancel).await;
+    database.with_limiter(limits, None, work).await
 }
 
-pub(crate) async fn cancel(queues: &Queues, job: JobInfo) -> Result<Became> {
+pub(crate) async fn cancel(limiter: &Limiter, job: JobInfo) -> Result<Became> {
     let waits = |state| matches!(state, JobState::Scheduled | JobState::Available);
     if waits(job.state)
-        && let Err(refused) = check(&job, Op::Credit, &queues.limiter.limits())
+        && let Err(refused) = check(&job, Op::Credit, &limiter.limits())
     {
         return Ok(refused);
     }
-    match queues.queue(&job.queue)?.cancel(job.id).await {
+    match queue(limiter, &job.queue)?.cancel(job.id).await {
         Ok(was) if waits(was) => Ok(Became::Done("is cancelled".to_owned(), ("was", was.as_str().to_owned()))),
         Ok(state) => {
             let why = format!("job {} is {state}; only jobs that have not started can be cancelled", job.id);
-            Ok(Became::refused(state, why))
+            Ok(Became::Refused(Some(state), why))
         }
-        Err(Error::InvalidJob(InvalidJob::UnknownJob { id, .. })) => Ok(Became::refused(None, no_such_job(id))),
+        Err(Error::InvalidJob(InvalidJob::UnknownJob { id, .. })) => Ok(Became::Refused(None, no_such_job(id))),
         Err(error) => Err(error.into()),
     }
 }
@@ -144,45 +146,41 @@ pub(crate) struct RequeueArgs {
 
 pub(super) async fn requeue_jobs(args: RequeueArgs, database: Database) -> Result<ExitCode> {
     let limits = job_limits(args.limits.as_deref(), &database).await?;
-    let work = async |queues: Queues| {
+    let work = async |limiter: &Limiter| {
         let ids = match &args.dead {
             None => args.ids,
-            Some(queue) => dead(&queues, queue, args.group, args.json).await?,
+            Some(queue) => dead(limiter, queue, args.group.as_deref(), args.json).await?,
         };
-        each(&queues, "requeueing jobs", &ids, args.json, requeue).await
+        each(limiter, "requeueing jobs", &ids, args.json, requeue).await
     };
-    with_queues(database, limits, work).await
+    database.with_limiter(limits, None, work).await
 }
 
-async fn dead(queues: &Queues, queue: &str, group: Option<String>, json: bool) -> Result<Vec<i64>> {
+async fn dead(limiter: &Limiter, queue: &str, group: Option<&str>, json: bool) -> Result<Vec<i64>> {
     let _progress = Progress::of("reading the dead jobs");
-    let mut filter = JobFilter::default();
-    filter.queue = Some(queue.to_owned());
-    filter.group = group;
-    filter.state = Some(JobState::Dead);
-    let ids: Vec<i64> = queues.all.jobs(&filter, u32::MAX).await?.iter().map(|job| job.id).collect();
-    if ids.is_empty() {
-        queues.must_have(queue).await?;
+    let jobs = jobs_of(limiter, Some(queue), group, Some(JobState::Dead), u32::MAX).await?;
+    if jobs.is_empty() {
+        must_have(limiter, queue).await?;
         if !json {
             output::line(format!("no dead jobs in the queue \"{}\"", text::escaped(queue)))?;
         }
     }
-    Ok(ids)
+    Ok(jobs.iter().map(|job| job.id).collect())
 }
 
-pub(crate) async fn requeue(queues: &Queues, job: JobInfo) -> Result<Became> {
+pub(crate) async fn requeue(limiter: &Limiter, job: JobInfo) -> Result<Became> {
     let neither = |how: &str| format!("job {} is {how}; only dead and cancelled jobs can be requeued", job.id);
     if !matches!(job.state, JobState::Dead | JobState::Cancelled) {
-        return Ok(Became::refused(job.state, neither(job.state.as_str())));
+        return Ok(Became::Refused(Some(job.state), neither(job.state.as_str())));
     }
-    if let Err(refused) = check(&job, Op::Limit, &queues.limiter.limits()) {
+    if let Err(refused) = check(&job, Op::Limit, &limiter.limits()) {
         return Ok(refused);
     }
-    match queues.queue(&job.queue)?.requeue(job.id).await {
+    match queue(limiter, &job.queue)?.requeue(job.id).await {
         Ok(Some(at)) => Ok(Became::Done(format!("runs at {}", human(at)), ("run_at", exact(at)))),
-        Ok(None) => Ok(Became::refused(None, neither("no longer dead or cancelled"))),
+        Ok(None) => Ok(Became::Refused(None, neither("no longer dead or cancelled"))),
         Err(Error::InvalidJob(taken @ InvalidJob::UniqueIdTaken { .. })) => {
-            Ok(Became::refused(job.state, taken.to_string()))
+            Ok(Became::Refused(Some(job.state), taken.to_string()))
         }
         Err(error) => Err(error.into()),
     }
@@ -202,42 +200,42 @@ pub(crate) struct DiscardArgs {
 }
 
 pub(super) async fn discard_jobs(args: DiscardArgs, database: Database) -> Result<ExitCode> {
-    let work = async |queues: Queues| match &args.queue {
-        Some(queue) if args.ids.is_empty() => discard_all(&queues, queue, args.json).await,
+    let work = async |limiter: &Limiter| match &args.queue {
+        Some(queue) if args.ids.is_empty() => discard_all(limiter, queue, args.json).await,
         queue => {
-            let act = async |queues: &Queues, job| discard(queues, job, queue.as_deref()).await;
-            each(&queues, "discarding jobs", &args.ids, args.json, act).await
+            let act = async |limiter: &Limiter, job| discard(limiter, job, queue.as_deref()).await;
+            each(limiter, "discarding jobs", &args.ids, args.json, act).await
         }
     };
-    with_queues(database, Limits::new(), work).await
+    database.with_limiter(Limits::new(), None, work).await
 }
 
-async fn discard_all(queues: &Queues, queue: &str, as_json: bool) -> Result<ExitCode> {
+async fn discard_all(limiter: &Limiter, name: &str, as_json: bool) -> Result<ExitCode> {
     let progress = Progress::of("discarding the dead jobs");
-    queues.must_have(queue).await?;
-    let jobs = queues.queue(queue)?.prune_dead(std::time::Duration::ZERO).await?;
+    must_have(limiter, name).await?;
+    let jobs = queue(limiter, name)?.prune_dead(std::time::Duration::ZERO).await?;
     drop(progress);
     output::line(match (jobs, as_json) {
         (jobs, true) => json::line(&json!({"ok": true, "jobs": jobs})),
-        (0, false) => format!("no dead jobs in the queue \"{}\"", text::escaped(queue)),
+        (0, false) => format!("no dead jobs in the queue \"{}\"", text::escaped(name)),
         (jobs, false) => format!("{} discarded", text::many(jobs, "dead job")),
     })?;
     Ok(ExitCode::SUCCESS)
 }
 
-async fn discard(queues: &Queues, job: JobInfo, queue: Option<&str>) -> Result<Became> {
-    if queue.is_some_and(|queue| queue != job.queue) {
+async fn discard(limiter: &Limiter, job: JobInfo, only: Option<&str>) -> Result<Became> {
+    if only.is_some_and(|queue| queue != job.queue) {
         let why = format!("job {} is in the queue \"{}\", not in that of --queue", job.id, text::escaped(&job.queue));
-        return Ok(Became::refused(job.state, why));
+        return Ok(Became::Refused(Some(job.state), why));
     }
     let not_dead = |how: &str| {
         format!("job {} is {how}; only dead jobs can be discarded; cancel jobs that have not started", job.id)
     };
     if job.state != JobState::Dead {
-        return Ok(Became::refused(job.state, not_dead(job.state.as_str())));
+        return Ok(Became::Refused(Some(job.state), not_dead(job.state.as_str())));
     }
-    if queues.queue(&job.queue)?.discard(&[job.id]).await? == 0 {
-        return Ok(Became::refused(None, not_dead("no longer dead")));
+    if queue(limiter, &job.queue)?.discard(&[job.id]).await? == 0 {
+        return Ok(Became::Refused(None, not_dead("no longer dead")));
     }
     Ok(Became::Done("is discarded".to_owned(), ("was", "dead".to_owned())))
 }

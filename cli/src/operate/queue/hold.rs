@@ -7,11 +7,11 @@ use serde_json::json;
 
 use crate::database::Database;
 use crate::error::{CliError, Result};
-use crate::operate::queue::queues::{Queues, with_queues};
+use crate::operate::queue::{has_jobs, must_have, queue};
 use crate::output::{self, Progress};
 use crate::{json, text};
-use pg_limiter::Limits;
 use pg_limiter::queue::{GroupCounts, Queue};
+use pg_limiter::{Error, Limiter, Limits};
 
 /// How often `drain --wait` counts the jobs that are left.
 const COUNTED_EVERY: Duration = Duration::from_secs(1);
@@ -46,20 +46,20 @@ impl HoldArgs {
         self,
         database: Database,
         [changed, done, undone]: [&str; 3],
-        change: impl AsyncFnOnce(&Queue, Option<&str>) -> Result<bool, pg_limiter::Error>,
+        change: impl AsyncFnOnce(&Queue, Option<&str>) -> Result<bool, Error>,
     ) -> Result<()> {
-        let work = async |queues: Queues| {
-            let is_changed = change(&queues.queue(&self.queue)?, self.group.as_deref()).await?;
+        let work = async |limiter: &Limiter| {
+            let is_changed = change(&queue(limiter, &self.queue)?, self.group.as_deref()).await?;
             // A queue may be held before it has jobs, but its name may also be wrong.
-            if !queues.has_jobs(&self.queue).await? {
+            if !has_jobs(limiter, &self.queue).await? {
                 if !is_changed {
-                    queues.must_have(&self.queue).await?;
+                    must_have(limiter, &self.queue).await?;
                 }
                 output::note(format!("the queue \"{}\" has no jobs", text::escaped(&self.queue)));
             }
             Ok(is_changed)
         };
-        let is_changed = with_queues(database, Limits::new(), work).await?;
+        let is_changed = database.with_limiter(Limits::new(), None, work).await?;
         output::line(if self.json {
             json::line(&json!({"ok": true, "queue": self.queue, "group": self.group, changed: is_changed}))
         } else {
@@ -89,8 +89,8 @@ pub(super) async fn resume(args: HoldArgs, database: Database) -> Result<()> {
 }
 
 pub(super) async fn drain(args: DrainArgs, database: Database) -> Result<()> {
-    let work = async |queues: Queues| {
-        let queue = queues.queue(&args.queue)?;
+    let work = async |limiter: &Limiter| {
+        let queue = queue(limiter, &args.queue)?;
         let mut left = queue.drain().await?;
         let _progress = args.wait.then(|| Progress::of("waiting for the jobs that are left"));
         let mut is_noted = false;
@@ -113,7 +113,7 @@ pub(super) async fn drain(args: DrainArgs, database: Database) -> Result<()> {
         }
         Ok(left)
     };
-    let left = with_queues(database, Limits::new(), work).await?;
+    let left = database.with_limiter(Limits::new(), None, work).await?;
     output::line(if args.json {
         json::line(&json!({"ok": true, "queue": args.queue, "jobs": left}))
     } else {

@@ -3,7 +3,6 @@
 mod change;
 mod hold;
 mod jobs;
-mod queues;
 
 use std::process::ExitCode;
 
@@ -12,13 +11,12 @@ use clap::{Args, Subcommand};
 use crate::database::Database;
 use crate::error::{CliError, Result};
 use crate::output::{self, Progress};
+use crate::text::{escaped, quoted};
 pub(crate) use change::{Became, cancel, requeue};
 use change::{CancelArgs, DiscardArgs, RequeueArgs, cancel_jobs, discard_jobs, requeue_jobs};
 use hold::{DrainArgs, HoldArgs, drain, pause, resume};
-use pg_limiter::Limits;
-use pg_limiter::queue::{JobFilter, JobState};
-use queues::with_queues;
-pub(crate) use queues::{Queues, no_such_job};
+use pg_limiter::queue::{JobFilter, JobInfo, JobState, Queue, Queues};
+use pg_limiter::{Error, Limiter, Limits};
 
 #[derive(Debug, Subcommand)]
 pub(crate) enum QueueCommand {
@@ -84,25 +82,25 @@ pub(crate) struct LsArgs {
 }
 
 async fn ls(args: LsArgs, database: Database) -> Result<()> {
-    let list = async |queues: Queues| {
+    let list = async |limiter: &Limiter| {
         let _progress = Progress::of("reading the queues");
         if args.jobs || args.state.is_some() || args.group.is_some() {
-            list_jobs(&args, &queues).await
+            list_jobs(&args, limiter).await
         } else {
-            list_groups(&args, &queues).await
+            list_groups(&args, limiter).await
         }
     };
-    let lines = with_queues(database, Limits::new(), list).await?;
+    let lines = database.with_limiter(Limits::new(), None, list).await?;
     if lines.is_empty() && !args.json {
         output::line("no jobs")?;
     }
     output::lines(lines)
 }
 
-async fn list_groups(args: &LsArgs, queues: &Queues) -> Result<Vec<String>> {
-    let mut listed = queues.all.group_counts(args.queue.as_deref()).await?;
+async fn list_groups(args: &LsArgs, limiter: &Limiter) -> Result<Vec<String>> {
+    let mut listed = Queues::new(limiter).group_counts(args.queue.as_deref()).await?;
     if let (true, Some(queue)) = (listed.is_empty(), &args.queue) {
-        queues.must_have(queue).await?;
+        must_have(limiter, queue).await?;
     }
     if let Some(most) = args.limit {
         cut(&mut listed, most, "groups");
@@ -110,16 +108,13 @@ async fn list_groups(args: &LsArgs, queues: &Queues) -> Result<Vec<String>> {
     Ok(if args.json { listed.iter().map(jobs::group_json).collect() } else { jobs::group_table(&listed) })
 }
 
-async fn list_jobs(args: &LsArgs, queues: &Queues) -> Result<Vec<String>> {
-    let mut filter = JobFilter::default();
-    filter.queue.clone_from(&args.queue);
-    filter.group.clone_from(&args.group);
-    filter.state = args.state;
+async fn list_jobs(args: &LsArgs, limiter: &Limiter) -> Result<Vec<String>> {
     let most = args.limit.unwrap_or(JOBS_LISTED);
     // One more than is listed, to see if there are more.
-    let mut listed = queues.all.jobs(&filter, most.saturating_add(1)).await?;
+    let mut listed =
+        jobs_of(limiter, args.queue.as_deref(), args.group.as_deref(), args.state, most.saturating_add(1)).await?;
     if let (true, Some(queue)) = (listed.is_empty(), &args.queue) {
-        queues.must_have(queue).await?;
+        must_have(limiter, queue).await?;
     }
     cut(&mut listed, most, "jobs");
     Ok(if args.json { listed.iter().map(jobs::json).collect::<Result<_, _>>()? } else { jobs::job_table(&listed) })
@@ -134,7 +129,57 @@ fn cut<T>(listed: &mut Vec<T>, most: u32, what: &str) {
 }
 
 async fn show(id: i64, json: bool, database: Database) -> Result<()> {
-    let job = with_queues(database, Limits::new(), async |queues| queues.job(id).await).await?;
+    let work = async |limiter: &Limiter| job(limiter, id).await;
+    let job = database.with_limiter(Limits::new(), None, work).await?;
     let job = job.ok_or_else(|| CliError::usage(no_such_job(id)))?;
     if json { output::line(jobs::json(&job)?) } else { output::lines(jobs::description(&job)) }
+}
+
+pub(crate) async fn job(limiter: &Limiter, id: i64) -> Result<Option<JobInfo>> {
+    let _progress = Progress::of("reading the job");
+    let mut filter = JobFilter::default();
+    filter.id = Some(id);
+    Ok(Queues::new(limiter).jobs(&filter, 1).await?.pop())
+}
+
+pub(crate) fn no_such_job(id: i64) -> String {
+    format!("there is no job {id}; it may have been pruned")
+}
+
+async fn jobs_of(
+    limiter: &Limiter,
+    queue: Option<&str>,
+    group: Option<&str>,
+    state: Option<JobState>,
+    most: u32,
+) -> Result<Vec<JobInfo>, Error> {
+    let mut filter = JobFilter::default();
+    filter.queue = queue.map(str::to_owned);
+    filter.group = group.map(str::to_owned);
+    filter.state = state;
+    Queues::new(limiter).jobs(&filter, most).await
+}
+
+fn queue(limiter: &Limiter, name: &str) -> Result<Queue> {
+    Queue::new(limiter, name).map_err(CliError::usage)
+}
+
+async fn has_jobs(limiter: &Limiter, queue: &str) -> Result<bool> {
+    Ok(!jobs_of(limiter, Some(queue), None, None, 1).await?.is_empty())
+}
+
+/// Returns an error if the queue does not exist: a queue exists while it has jobs, or is paused or draining.
+async fn must_have(limiter: &Limiter, queue: &str) -> Result<()> {
+    if has_jobs(limiter, queue).await? {
+        return Ok(());
+    }
+    let groups = Queues::new(limiter).group_counts(None).await?;
+    let mut names: Vec<_> = groups.iter().map(|group| group.queue.as_str()).collect();
+    names.dedup();
+    let others = match &names[..] {
+        names if names.contains(&queue) => return Ok(()),
+        [] => "no queue has jobs".to_owned(),
+        names => format!("queues: {}", quoted(names)),
+    };
+    Err(CliError::usage(format!("there is no queue \"{}\"; {others}", escaped(queue))))
 }

@@ -9,7 +9,7 @@ use axum::response::Redirect;
 use maud::{Markup, html};
 
 use crate::error::{CliError, Result};
-use crate::operate::queue::{Became, Queues, cancel, no_such_job, requeue};
+use crate::operate::queue::{Became, cancel, job, no_such_job, requeue};
 use crate::operate::ui::app::{App, Shared};
 use crate::operate::ui::format::{job_url, key_url, queue_url};
 use crate::operate::ui::page::{JOB_NUMBER, PageError, Wanted, number, unexpected};
@@ -83,14 +83,14 @@ async fn change(
     app: &App,
     of: Wanted,
     done: [&'static str; 2],
-    act: impl AsyncFnOnce(&Queues, JobInfo) -> Result<Became>,
+    act: impl AsyncFnOnce(&Limiter, JobInfo) -> Result<Became>,
 ) -> Changed {
-    let queues = Queues::new(limiter(app, &of.form)?.clone());
+    let limiter = limiter(app, &of.form)?;
     let id = number(StatusCode::UNPROCESSABLE_ENTITY, "id", &of.id, JOB_NUMBER)?;
-    let job = queues.job(id).await?.ok_or_else(|| PageError::not_found(no_such_job(id)))?;
-    match act(&queues, job).await? {
+    let job = job(limiter, id).await?.ok_or_else(|| PageError::not_found(no_such_job(id)))?;
+    match act(limiter, job).await? {
         Became::Done(..) => Ok(app.done.add(&job_url(id), done[0], done[1])),
-        Became::Refused { why, .. } => Err(PageError::invalid(why)),
+        Became::Refused(_, why) => Err(PageError::invalid(why)),
     }
 }
 
