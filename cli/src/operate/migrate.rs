@@ -178,17 +178,13 @@ fn uses() -> impl TypedValueParser<Value = Use> {
 
 /// Prints the statements. Connects to nothing: a superuser or the owner of the schema runs them.
 pub(crate) fn grants(args: &GrantsArgs, database: &Database) -> Result<()> {
-    if args.role.is_empty() {
-        return Err(CliError::usage("the role is empty: give its name"));
-    }
+    CliError::refuse_if(args.role.is_empty(), "the role is empty: give its name")?;
     let parts: &[Part] = if args.without_queue { &[Part::Core] } else { Part::ALL };
-    for of in &args.uses {
+    args.uses.iter().try_for_each(|of| {
         let grants = of.grants(&database.schema, parts, &args.role);
-        if args.json {
-            output::line(json::line(&json!({"for": of.name(), "role": args.role, "grants": grants})))?;
-        } else {
-            output::lines(grants)?;
+        match args.json {
+            true => output::line(json::line(&json!({"for": of.name(), "role": args.role, "grants": grants}))),
+            false => output::lines(grants),
         }
-    }
-    Ok(())
+    })
 }

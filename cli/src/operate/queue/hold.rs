@@ -97,13 +97,10 @@ pub(super) async fn drain(args: DrainArgs, database: Database) -> Result<()> {
         while args.wait && left > 0 {
             tokio::time::sleep(COUNTED_EVERY).await;
             let groups = queue.group_counts().await?;
-            if groups.first().is_some_and(|group| !group.is_draining) {
-                return Err(CliError::usage(format!(
-                    "the queue \"{}\" was resumed while {} waited or ran; drain it again",
-                    text::escaped(&args.queue),
-                    text::many(left, "job")
-                )));
-            }
+            let is_resumed = groups.first().is_some_and(|group| !group.is_draining);
+            let (name, jobs) = (text::escaped(&args.queue), text::many(left, "job"));
+            let refusal = format!("the queue \"{name}\" was resumed while {jobs} waited or ran; drain it again");
+            CliError::refuse_if(is_resumed, refusal)?;
             let unended = |group: &GroupCounts| group.scheduled + group.available + group.running;
             left = groups.iter().map(unended).sum();
             if !is_noted && groups.iter().any(|group| group.is_paused && unended(group) > 0) {

@@ -61,9 +61,7 @@ pub(super) async fn credit(State(app): Shared, Form(of): Form<Wanted>) -> Change
     let (limiter, key) = (limiter(&app, &of.form)?, app.named(of.key.as_deref().unwrap_or_default())?);
     let (given, expected) = (of.count, "a number of tokens above 0, such as 1");
     let count: f64 = number(StatusCode::UNPROCESSABLE_ENTITY, "count", &given, expected)?;
-    if !count.is_finite() || count <= 0.0 {
-        return Err(PageError::invalid(unexpected("count", &given, expected)));
-    }
+    CliError::refuse_if(!count.is_finite() || count <= 0.0, unexpected("count", &given, expected))?;
     limiter.credit(Item::new(&*of.limit, &*key).count(count)).await?;
     Ok(app.done.add(&key_url(&app, &key), "credited", "The tokens were given back."))
 }
@@ -71,9 +69,8 @@ pub(super) async fn credit(State(app): Shared, Form(of): Form<Wanted>) -> Change
 pub(super) async fn unblock(State(app): Shared, Form(of): Form<Wanted>) -> Changed {
     let (limiter, key) = (limiter(&app, &of.form)?, app.named(of.key.as_deref().unwrap_or_default())?);
     let gate = Item::new((&*of.limit, Limit::gate()), &*key);
-    if limiter.is_blocked(gate.clone()).await?.is_none() {
-        return Err(PageError::invalid("the gate does not block this key any more"));
-    }
+    let is_open = limiter.is_blocked(gate.clone()).await?.is_none();
+    CliError::refuse_if(is_open, "the gate does not block this key any more")?;
     limiter.unblock(gate).await?;
     Ok(app.done.add(&key_url(&app, &key), "unblocked", "The key is unblocked."))
 }
@@ -112,8 +109,8 @@ impl Wanted {
 
     /// `done`: the change in the link to the queue, and in words.
     fn changed(&self, app: &App, is_changed: bool, done: [&'static str; 2], refusal: &str) -> Changed {
-        let done = || app.done.add(&queue_url(self.queue.as_deref().unwrap_or_default()), done[0], done[1]);
-        if is_changed { Ok(done()) } else { Err(PageError::invalid(refusal)) }
+        CliError::refuse_if(!is_changed, refusal)?;
+        Ok(app.done.add(&queue_url(self.queue.as_deref().unwrap_or_default()), done[0], done[1]))
     }
 }
 

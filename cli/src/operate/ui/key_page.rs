@@ -7,6 +7,7 @@ use axum::extract::{Query, State};
 use axum::response::Redirect;
 use maud::{Markup, html};
 
+use crate::error::CliError;
 use crate::operate::live::{Balance, KeyBucket, Meaning};
 use crate::operate::ui::actions::act;
 use crate::operate::ui::app::{App, Shared};
@@ -29,9 +30,7 @@ pub(super) async fn page(State(app): Shared, Query(wanted): Query<Wanted>) -> Re
         return Ok(Page { title: "Key".to_owned(), body, is_live: false });
     };
     let wanted = app.named(&shown)?;
-    if wanted.contains('\0') {
-        return Err(PageError::invalid("no key has a NUL character"));
-    }
+    CliError::refuse_if(wanted.contains('\0'), "no key has a NUL character")?;
     let secret = app.key_secret.as_ref();
     let (now, buckets) = app.live.key(&wanted, secret).await?;
     let is_hidden = app.keys.are_hidden();

@@ -46,9 +46,8 @@ use what_if::Simulator;
 const CHANGING: u32 = 2;
 
 pub(crate) async fn run(args: UiArgs, database: Database) -> Result<()> {
-    if args.demo && database.is_argument {
-        return Err(CliError::usage("--demo shows a private server: use it without --database-url"));
-    }
+    let has_both = args.demo && database.is_argument;
+    CliError::refuse_if(has_both, "--demo shows a private server: use it without --database-url")?;
     let token = args.token()?;
     let key_secret = if args.demo { None } else { args.secret.read()? };
     let of_file = match &args.limits {
@@ -195,11 +194,9 @@ impl UiArgs {
     fn token(&self) -> Result<Option<String>> {
         let variable = || std::env::var("PG_LIMITER_UI_TOKEN").ok().filter(|token| !token.is_empty());
         let Some(token) = self.token.clone().or_else(variable) else { return Ok(None) };
-        if token.len() < SHORTEST_TOKEN || encoded(&token) != token {
-            return Err(CliError::usage(format!(
-                "the token is too short or has other characters: use {SHORTEST_TOKEN} or more letters, digits, -, _, . and ~"
-            )));
-        }
-        Ok(Some(token))
+        let is_weak = token.len() < SHORTEST_TOKEN || encoded(&token) != token;
+        let use_other = format!("use {SHORTEST_TOKEN} or more letters, digits, -, _, . and ~");
+        let refusal = format!("the token is too short or has other characters: {use_other}");
+        CliError::refuse_if(is_weak, refusal).map(|()| Some(token))
     }
 }

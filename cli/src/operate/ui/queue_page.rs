@@ -6,6 +6,7 @@ use axum::extract::{Query, State};
 use axum::http::StatusCode;
 use maud::{Markup, html};
 
+use crate::error::CliError;
 use crate::operate::live::{JobView, LISTED, QueueView, ReservedView};
 use crate::operate::queue::no_such_job;
 use crate::operate::ui::actions::{act, form};
@@ -25,11 +26,9 @@ const WIDEST_ERROR: usize = 120;
 pub(super) async fn queues(State(app): Shared, Query(wanted): Query<Wanted>) -> Result<Page, PageError> {
     let queues = app.live.queues().await?;
     let queue = wanted.queue.or_else(|| queues.first().map(|queue| queue.queue.clone()));
-    if [&queue, &wanted.after].into_iter().flatten().any(|text| text.contains('\0')) {
-        return Err(PageError::invalid("no queue and no group has a NUL character"));
-    }
-    let state = wanted.state.as_deref().map(str::parse::<JobState>).transpose();
-    let state = state.map_err(|error| PageError::invalid(error.to_string()))?;
+    let has_nul = [&queue, &wanted.after].into_iter().flatten().any(|text| text.contains('\0'));
+    CliError::refuse_if(has_nul, "no queue and no group has a NUL character")?;
+    let state = wanted.state.as_deref().map(str::parse::<JobState>).transpose().map_err(CliError::usage)?;
     let page = wanted.page.as_deref().unwrap_or("0");
     let page = number(StatusCode::BAD_REQUEST, "page", page, "the number of a page, from 0 on")?;
     let now = app.live.now().await?;

@@ -108,9 +108,7 @@ async fn simulate(app: &App, fields: &Fields, log: Vec<u8>) -> Result<Outcome> {
     };
     let log = if traffic == "log" {
         options.retain(|option| !option.starts_with("--hold"));
-        if log.is_empty() {
-            return Err(CliError::usage("paste lines of an access log, or choose a file"));
-        }
+        CliError::refuse_if(log.is_empty(), "paste lines of an access log, or choose a file")?;
         let format = Some(field("log_format")).filter(|format| !format.is_empty()).map(str::parse).transpose();
         let log_format = format.map_err(|reason| CliError::usage(format!("--log-format: {reason}")))?;
         Some((log, LogOptions { log_format, key: Some(field("log_key").to_owned()), ..LogOptions::default() }))
