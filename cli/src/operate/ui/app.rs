@@ -8,6 +8,7 @@ use axum::extract::State;
 use axum::response::Redirect;
 use maud::{Markup, html};
 
+use crate::database::Running;
 use crate::error::Result;
 use crate::key_secret::HiddenKeys;
 use crate::operate::live::{Health, Live};
@@ -28,8 +29,10 @@ pub(super) struct App {
     pub(super) changes: Option<Limiter>,
     pub(super) done: Done,
     pub(super) key_secret: Option<KeySecret>,
+    pub(super) running: Running,
+    /// That of the last simulation, until it is closed.
     #[cfg(feature = "study")]
-    pub(super) simulator: crate::operate::ui::what_if::Simulator,
+    pub(super) sandbox: Arc<tokio::sync::Mutex<Option<crate::study::replay::Sandbox>>>,
     /// The database, for the heading.
     pub(super) place: String,
     /// The last findings, and their time.

@@ -40,8 +40,6 @@ use app::{App, Done, INTERVAL, Keys};
 use demo::Demo;
 use format::encoded;
 use pg_limiter::{Limits, Schema};
-#[cfg(feature = "study")]
-use what_if::Simulator;
 
 const CHANGING: u32 = 2;
 
@@ -55,7 +53,7 @@ pub(crate) async fn run(args: UiArgs, database: Database) -> Result<()> {
         None if args.demo => Some(Limits::from_toml(demo::LIMITS).map_err(CliError::failed)?),
         None => None,
     };
-    let running = Arc::new(if args.demo { database.start_private(true).await? } else { database.named()? });
+    let running = if args.demo { database.start_private(true).await? } else { database.named()? };
     // Report a wrong address or password at once. Later, pages report a lost database.
     let live = Live::open(&running, of_file).await?;
     let cannot_listen = |error| CliError::usage(format!("cannot listen on {}: {error}", args.listen));
@@ -76,9 +74,10 @@ pub(crate) async fn run(args: UiArgs, database: Database) -> Result<()> {
         changes,
         done: Done::default(),
         key_secret,
-        #[cfg(feature = "study")]
-        simulator: Simulator { running: Arc::clone(&running), sandbox: Arc::default() },
         place: place(&running, args.demo),
+        running,
+        #[cfg(feature = "study")]
+        sandbox: Arc::default(),
         health: Mutex::new(None),
     });
     output::line(format!("http://{address}/{query}"))?;
@@ -90,7 +89,7 @@ pub(crate) async fn run(args: UiArgs, database: Database) -> Result<()> {
         () = interrupted => Ok(()),
     };
     #[cfg(feature = "study")]
-    what_if::close(&app.simulator.sandbox).await;
+    what_if::close(&app.sandbox).await;
     app.live.close().await;
     if let Some(limiter) = &app.changes {
         limiter.close().await;

@@ -9,7 +9,6 @@ use clap::{Args, Command, FromArgMatches};
 use maud::{Markup, Render, html};
 use tokio::sync::Mutex;
 
-use crate::database::Running;
 use crate::error::{CliError, Result};
 use crate::operate::ui::app::{App, Shared};
 use crate::operate::ui::chart::{curve, n, svg};
@@ -19,7 +18,7 @@ use crate::study::plot::{Bar, Panel};
 use crate::study::replay::{LogOptions, Sandbox, panels_of_log};
 use crate::study::simulate::{SimulateArgs, panels_of_traffic};
 use crate::text::{self, grouped, many, percent_of};
-use pg_limiter::{Kind, Limit};
+use pg_limiter::Kind;
 
 type Fields = HashMap<String, String>;
 
@@ -54,13 +53,13 @@ fn defaults() -> Fields {
 }
 
 pub(super) async fn empty(State(app): Shared) -> Page {
-    page(&app, &defaults(), Vec::new()).await
+    page(&app, &defaults(), &[]).await
 }
 
 pub(super) async fn simulated(State(app): Shared, form: Multipart) -> Result<Page, PageError> {
     let (fields, log) = read(form).await?;
     app.own_form(field(&fields, "form"))?;
-    Ok(page(&app, &fields, log).await)
+    Ok(page(&app, &fields, &log).await)
 }
 
 fn field<'a>(fields: &'a Fields, name: &str) -> &'a str {
@@ -83,7 +82,11 @@ async fn read(mut form: Multipart) -> Result<(Fields, Vec<u8>), PageError> {
     Ok((fields, log))
 }
 
-async fn simulate(app: &App, fields: &Fields, log: Vec<u8>) -> Result<Outcome> {
+/// The traffic in words, notes on lines of the log that cannot be read, and the pictures.
+type Outcome = (String, Vec<String>, Vec<Panel>);
+
+/// Offers the traffic to the limit of the form and to the one beside it. Runs one simulation at a time.
+async fn simulate(app: &App, fields: &Fields, log: &[u8]) -> Result<Outcome> {
     let field = |name: &str| field(fields, name);
     let (kind, traffic) = (field("kind"), field("traffic"));
     let applies = |of: &str| of.split(' ').any(|name| name == kind || name == traffic);
@@ -106,20 +109,32 @@ async fn simulate(app: &App, fields: &Fields, log: Vec<u8>) -> Result<Outcome> {
             Some((Arc::from(format!("{name} (today)")), limit.ok_or_else(none)?))
         }
     };
-    let log = if traffic == "log" {
+    let log_options = if traffic == "log" {
         options.retain(|option| !option.starts_with("--hold"));
         CliError::refuse_if(log.is_empty(), "paste lines of an access log, or choose a file")?;
         let format = Some(field("log_format")).filter(|format| !format.is_empty()).map(str::parse).transpose();
         let log_format = format.map_err(|reason| CliError::usage(format!("--log-format: {reason}")))?;
-        Some((log, LogOptions { log_format, key: Some(field("log_key").to_owned()), ..LogOptions::default() }))
+        Some(LogOptions { log_format, key: Some(field("log_key").to_owned()), ..LogOptions::default() })
     } else {
         options.push(format!("--traffic={traffic}"));
         None
     };
-    app.simulator.run(&parse(&options)?, log, today).await
+    let args = parse(&options)?;
+    let mut kept = app.sandbox.lock().await;
+    let mut sandbox = opened(app, kept.take()).await?;
+    let outcome = if let Some(options) = log_options {
+        let limits: Vec<_> = args.limits(None)?.into_iter().chain(today).collect();
+        let (panels, notes) = panels_of_log(log, &options, &limits, MOST_CALLS, &mut sandbox).await?;
+        ("the access log".to_owned(), notes, panels)
+    } else {
+        let (traffic, panels) = panels_of_traffic(&args, today, MOST_CALLS, &mut sandbox).await?;
+        (traffic, Vec::new(), panels)
+    };
+    *kept = Some(sandbox);
+    Ok(outcome)
 }
 
-async fn page(app: &App, fields: &Fields, log: Vec<u8>) -> Page {
+async fn page(app: &App, fields: &Fields, log: &[u8]) -> Page {
     let result = simulate(app, fields, log).await;
     let body = html! {
         h1 { "What if" }
@@ -219,7 +234,7 @@ fn notice(message: &str) -> Markup {
     html! { div class="notice warning" { p class="message" { (in_words(&text::message(message))) } } }
 }
 
-fn outcome_of(Outcome { traffic, notes, panels }: &Outcome) -> Markup {
+fn outcome_of((traffic, notes, panels): &Outcome) -> Markup {
     let tallest = panels.iter().flat_map(|panel| &panel.bars).map(Bar::offered).fold(0.0, f64::max);
     html! {
         p class="lead" { (text::shown(traffic, 200)) }
@@ -308,56 +323,20 @@ const MOST_CALLS: usize = 20_000;
 /// A sandbox is closed after this time, because an open transaction keeps the server from removing dead rows.
 const OPEN: Duration = Duration::from_secs(20);
 
-/// Runs one simulation at a time.
-pub(super) struct Simulator {
-    pub(super) running: Arc<Running>,
-    pub(super) sandbox: Arc<Mutex<Option<Sandbox>>>,
-}
-
-pub(super) struct Outcome {
-    /// In words.
-    pub(super) traffic: String,
-    /// On lines of a log that cannot be read.
-    pub(super) notes: Vec<String>,
-    pub(super) panels: Vec<Panel>,
-}
-
-impl Simulator {
-    /// Offers the calls of the log, or else those of the arguments, to the limit of the arguments and to `today`, another limit.
-    pub(super) async fn run(
-        &self,
-        args: &SimulateArgs,
-        log: Option<(Vec<u8>, LogOptions)>,
-        today: Option<(Arc<str>, Limit)>,
-    ) -> Result<Outcome> {
-        let mut kept = self.sandbox.lock().await;
-        // The server may have ended the session since.
-        let mut sandbox = if let Some(mut sandbox) = kept.take()
-            && sandbox.rewind().await.is_ok()
-        {
-            sandbox
-        } else {
-            let opened = Arc::clone(&self.sandbox);
-            tokio::spawn(async move {
-                tokio::time::sleep(OPEN).await;
-                close(&opened).await;
-            });
-            Sandbox::open(&self.running).await?
-        };
-        let outcome = match log {
-            None => {
-                let (traffic, panels) = panels_of_traffic(args, today, MOST_CALLS, &mut sandbox).await?;
-                Outcome { traffic, notes: Vec::new(), panels }
-            }
-            Some((log, options)) => {
-                let limits: Vec<_> = args.limits(None)?.into_iter().chain(today).collect();
-                let (panels, notes) = panels_of_log(&log, &options, &limits, MOST_CALLS, &mut sandbox).await?;
-                Outcome { traffic: "the access log".to_owned(), notes, panels }
-            }
-        };
-        *kept = Some(sandbox);
-        Ok(outcome)
+/// A sandbox at the beginning: the kept one, or else a new one.
+async fn opened(app: &App, kept: Option<Sandbox>) -> Result<Sandbox> {
+    // The server may have ended the session since.
+    if let Some(mut sandbox) = kept
+        && sandbox.rewind().await.is_ok()
+    {
+        return Ok(sandbox);
     }
+    let opened = Arc::clone(&app.sandbox);
+    tokio::spawn(async move {
+        tokio::time::sleep(OPEN).await;
+        close(&opened).await;
+    });
+    Sandbox::open(&app.running).await
 }
 
 /// Closes a sandbox, if there is one.
