@@ -29,10 +29,8 @@ pub(crate) async fn run(args: ExportArgs, database: Database) -> Result<ExitCode
     let running = database.named()?;
     let mut conn = running.connect().await?;
     let schema = running.schema.clone();
-    let mut asked: BTreeSet<Option<&str>> = args.limit.iter().map(|name| Some(name.as_str())).collect();
-    if asked.is_empty() {
-        asked.insert(None); // All limits.
-    }
+    let all_limits = args.limit.is_empty().then_some(None);
+    let asked: BTreeSet<Option<&str>> = args.limit.iter().map(|name| Some(name.as_str())).chain(all_limits).collect();
 
     // On a terminal, the rows themselves show the progress.
     let is_watched = args.output.is_none() && io::stdout().is_terminal();
@@ -46,7 +44,6 @@ pub(crate) async fn run(args: ExportArgs, database: Database) -> Result<ExitCode
     let mut written = 0;
     let mut without_rows = Vec::new();
     for limit in asked {
-        let before = written;
         let mut last: Option<Row> = None;
         loop {
             let rows = page(&mut conn, &schema, limit, args.key.as_deref(), last.as_ref()).await;
@@ -76,7 +73,7 @@ pub(crate) async fn run(args: ExportArgs, database: Database) -> Result<ExitCode
             progress.iter().for_each(|progress| progress.add(rows.len()));
             last = rows.pop();
         }
-        if written == before {
+        if last.is_none() {
             without_rows.push(limit);
         }
     }
@@ -230,21 +227,19 @@ fn columns(row: &Row, args: &ExportArgs) -> Map<String, Value> {
     columns
 }
 
+/// A spreadsheet could read a text that begins like this as a formula (OWASP, "CSV Injection").
+const FORMULA: [char; 11] = ['=', '+', '-', '@', '\t', '\r', '\n', '＝', '＋', '－', '＠'];
+
 /// The columns of a row as cells of CSV. An array is written as PostgreSQL writes it.
 fn record(row: &Row, args: &ExportArgs) -> Vec<String> {
     let cell = |value: &Value| match value {
         Value::Null => String::new(),
-        Value::String(text) if args.no_formulas && is_formula(text) => format!("'{text}"),
+        Value::String(text) if args.no_formulas && text.starts_with(FORMULA) => format!("'{text}"),
         Value::String(text) => text.clone(),
         Value::Array(_) => json::line(value).replace('[', "{").replace(']', "}").replace(", ", ","),
         number => json::line(number),
     };
     columns(row, args).values().map(cell).collect()
-}
-
-/// Whether a spreadsheet could read the text as a formula (OWASP, "CSV Injection").
-fn is_formula(text: &str) -> bool {
-    text.starts_with(['=', '+', '-', '@', '\t', '\r', '\n', '＝', '＋', '－', '＠'])
 }
 
 #[cfg(test)]
