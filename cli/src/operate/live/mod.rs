@@ -2,7 +2,6 @@
 //! only through indexes and samples. Times are in microseconds since the Unix epoch, by the database's clock.
 
 mod bucket;
-mod history;
 mod keys;
 mod queues;
 mod sample;

@@ -6,7 +6,7 @@ use std::time::Duration;
 use serde::{Deserialize, Serialize};
 
 use crate::operate::live::bucket::BucketView;
-use crate::operate::live::history::{BIN, BINS};
+use crate::operate::live::taken::{BIN, BINS};
 use crate::text::age;
 
 /// How a number was obtained.
