@@ -1,5 +1,4 @@
-//! The arguments of the command line, and what runs the command that they name. `completions` and `man` are made from their
-//! definitions.
+//! The arguments of the command line, and what runs the command that they name. `completions` and `man` are made from them.
 
 use std::ffi::OsString;
 use std::path::PathBuf;

@@ -86,8 +86,7 @@ impl Database {
         }
     }
 
-    /// Starts the private server if no database was named. Its data does not outlive this run. With `durable`, it waits for the
-    /// disk, as a durable server does: for commands that measure.
+    /// Starts the private server, for this run only, if no database was named. `durable`: it waits for the disk, to be measured.
     pub(super) async fn start(self, durable: bool) -> Result<Running> {
         if self.is_named() {
             return self.named();

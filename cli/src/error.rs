@@ -38,7 +38,6 @@ impl CliError {
         Self::Failed(message.to_string())
     }
 
-    /// An error of usage if something is wrong.
     pub(super) fn refuse_if(is_wrong: bool, message: impl Display) -> Result<()> {
         if is_wrong { Err(Self::usage(message)) } else { Ok(()) }
     }
@@ -75,7 +74,6 @@ impl CliError {
     }
 }
 
-/// Whether the server refuses the statement because the role lacks a privilege.
 pub(super) fn lacks_privilege(error: &sqlx::Error) -> bool {
     error.as_database_error().and_then(|error| error.code()).as_deref() == Some("42501")
 }

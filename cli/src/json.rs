@@ -41,8 +41,7 @@ pub(super) fn milliseconds(time: Duration) -> f64 {
     time.as_micros() as f64 / 1000.0
 }
 
-/// With spaces, with numbers as in other output, and with the characters escaped, too, that control a terminal or
-/// are invisible: JSON allows them in strings.
+/// With spaces, with numbers as in other output, and with escapes for what controls a terminal or is invisible.
 struct OneLine;
 
 impl Formatter for OneLine {

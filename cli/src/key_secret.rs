@@ -31,7 +31,6 @@ impl KeySecretArgs {
     }
 }
 
-/// Characters of a hash.
 const LENGTH: usize = 12;
 
 /// Random bytes that cannot be guessed.
@@ -41,7 +40,6 @@ pub(crate) fn random() -> Result<[u8; 32]> {
     Ok(bytes)
 }
 
-/// A secret of this run.
 pub(crate) fn secret() -> Result<KeySecret> {
     KeySecret::new(random()?).map_err(CliError::failed)
 }

@@ -69,7 +69,6 @@ const NO_LIMIT: &str = "no limit given";
 const REMEDY: &str = "use --limits FILE, or --rate and --period; for a concurrency limit, --capacity and --lease; or store the \
                       limit in the database, with `pg-limiter limits apply`";
 
-/// The error for a name that no stored limit has.
 fn not_stored(name: &str, stored: &Limits) -> String {
     let (name, names) = (escaped(name), stored_names(stored));
     match stored.iter().next() {
@@ -116,8 +115,7 @@ impl LimitArgs {
         self.given().is_empty()
     }
 
-    /// The limits of the file, the inline limit under `name`, or else the stored limit of this name. A file may lack `name`: then
-    /// the call fails.
+    /// The limits of the file, which may lack `name`; or the inline limit under `name`; or else the stored limit of this name.
     pub(super) async fn limits(self, name: &str, database: &Database) -> Result<Limits> {
         match &self.limits {
             Some(path) => input::read_limits(path),
@@ -157,7 +155,6 @@ impl LimitArgs {
         kinds.iter().map(|kind| self.read(*kind, |option| kind.has_option(option))).collect()
     }
 
-    /// The kind, if the options name one.
     fn inline_kind(&self) -> Option<Kind> {
         self.kind.or(self.lease.is_some().then_some(Kind::Concurrency))
     }

@@ -115,7 +115,6 @@ impl Progress {
         progress
     }
 
-    /// Changes the description of the work.
     pub(super) fn now(&self, what: impl AsRef<str>) {
         // Names of limits and keys may have control characters, which the terminal would interpret.
         self.bar.set_message(shortened(&one_line(what.as_ref()), WIDEST));

@@ -7,7 +7,6 @@ pub(super) use unix::Signals;
 
 use pg_limiter::queue::stop_signal;
 
-/// The number of SIGTERM.
 pub(super) const TERM: i32 = 15;
 
 /// The exit code of a process that the signal of this number ended.
@@ -66,10 +65,7 @@ mod unix {
             signals.iter().map(listen).collect::<io::Result<_>>().map(Self)
         }
 
-        /// The number of the next signal.
-        ///
-        /// # Cancel safety
-        /// Safe: no signal is lost.
+        /// The number of the next signal. Cancel safe: no signal is lost.
         pub(crate) async fn next(&mut self) -> i32 {
             poll_fn(|cx| {
                 let mut ready =

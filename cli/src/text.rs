@@ -70,8 +70,7 @@ pub(super) fn describe(name: &str, limit: &Limit) -> String {
 /// A column of a table: its heading, whether it is shown, and its text in the row of a `T`.
 pub(super) type Column<'c, T> = (&'c str, bool, fn(&T) -> String);
 
-/// A table of the columns that are shown, with their headings, of which those in `texts` are aligned to the left. Returns no lines if
-/// there are no rows.
+/// A table of the columns that are shown, with headings. Those in `texts` are aligned to the left. Without rows, it has no line.
 pub(super) fn table<T>(columns: &[Column<'_, T>], rows: &[T], texts: &[usize]) -> Vec<String> {
     if rows.is_empty() {
         return Vec::new();
@@ -180,7 +179,6 @@ pub(crate) fn parse_micros(text: &str) -> Result<i64, String> {
     i64::try_from(parse_length(text)?.as_micros()).map_err(|error| error.to_string())
 }
 
-/// The time that is this many microseconds after the Unix epoch.
 pub(crate) fn moment(micros: i64) -> SystemTime {
     let since = Duration::from_micros(micros.unsigned_abs());
     if micros < 0 { UNIX_EPOCH - since } else { UNIX_EPOCH + since }

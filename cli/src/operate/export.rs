@@ -214,7 +214,6 @@ fn csv(records: impl IntoIterator<Item = impl IntoIterator<Item = impl AsRef<[u8
     csv.into_inner().map_err(CliError::failed)
 }
 
-/// The columns of a row, in their order.
 fn columns(row: &Row, args: &ExportArgs) -> Map<String, Value> {
     // RFC 3339 in UTC, exactly. There is none after the year 9999.
     let time = |micros: i64| Timestamp::from_microsecond(micros).ok().map(|time| time.to_string());

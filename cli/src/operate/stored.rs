@@ -25,7 +25,6 @@ pub(crate) struct Forms {
     given: String,
     /// All forms, the usual one first; none if the key is meant exactly.
     all: Vec<String>,
-    /// The secret with which the keys are hashed.
     secret: Option<KeySecret>,
 }
 

@@ -1,5 +1,4 @@
-//! Checks a Citus cluster: its nodes, how the limiter's tables are stored, whether the functions are the same on all nodes, and
-//! whether two-phase commits are left.
+//! Checks a Citus cluster: its nodes, how the tables are stored, the functions on all nodes, and two-phase commits that are left.
 
 use std::collections::BTreeSet;
 
@@ -7,8 +6,7 @@ use crate::operate::doctor::schema::function_names;
 use crate::operate::doctor::{Finding, Findings, Session};
 use crate::text::many;
 
-/// A hash of the functions, the prepared transactions that are older than a minute, and `max_prepared_transactions`; `None` if
-/// the node does not answer.
+/// A hash of the functions, the prepared transactions older than a minute, and `max_prepared_transactions`; `None`: no answer.
 type Node = Option<(String, u32, u32)>;
 
 /// Returns the findings, and whether the tables are distributed.

@@ -1,5 +1,4 @@
-//! Checks for jobs that are dead, late or abandoned, for the sequence of their ids, and how full the server's queue of
-//! notifications is.
+//! Checks for jobs that are dead, late or abandoned, for the sequence of their ids, and for the queue of notifications.
 
 use std::time::Duration;
 

@@ -32,7 +32,6 @@ impl Report {
         }
     }
 
-    /// Adds the finding of a check, if there is one.
     pub(super) fn add_made(&mut self, check: &'static str, result: Result<impl Into<Option<Finding>>>) -> Result<()> {
         let finding = self.made(check, result)?.and_then(Into::into);
         self.0.extend(finding.map(|finding| (check, finding)));
@@ -95,7 +94,6 @@ pub(crate) struct Finding {
     pub(crate) advice: Vec<String>,
 }
 
-/// Constructors of findings in these states.
 macro_rules! findings {
     ($($name:ident => $state:ident),+) => {
         $(pub(super) fn $name(found: impl Into<String>) -> Self {

@@ -1,5 +1,4 @@
-//! Checks which functions the connected role may call, and what it may do to the tables directly. A role that is not their owner
-//! should have no such rights.
+//! Checks which functions the role may call, and what it may do to the tables directly: nothing, unless it is their owner.
 
 use std::collections::BTreeSet;
 
@@ -82,8 +81,7 @@ fn rights(of: Use, installed: &[(String, String, bool)]) -> Rights {
     Rights { of, may: functions(true), not: functions(false) }
 }
 
-/// The uses that the role has all grants for, with the single functions of others; the uses that it has no grants for; and the uses
-/// of which it lacks a part, with that part.
+/// The uses that the role has all grants for, with single functions of others; those without grants; and those that lack a part.
 type Judgement = (Vec<String>, Vec<&'static str>, Vec<(Use, Names)>);
 
 /// A role needs the grants of its uses only, and no one says which these are. So a use counts as meant if the role may call
@@ -140,8 +138,7 @@ pub(super) async fn calls(session: &mut Session, role: &Role) -> sqlx::Result<Fi
     Ok(finding.and((!roles.is_empty()).then(|| Finding::ok(format!("granted to: {}", roles.join(", "))))))
 }
 
-/// The roles other than the owner that have privileges on the limiter's objects, with the number of functions they may call
-/// and of tables they have privileges on.
+/// The other roles with privileges on the limiter's objects, with the numbers of functions that they may call and of tables.
 async fn grantees(session: &mut Session) -> sqlx::Result<Vec<String>> {
     let (functions, relations) = (&session.functions, &session.relations);
     let sql = format!(

@@ -1,5 +1,4 @@
-//! Checks whether the limiter's tables and functions exist, are up to date, and match this release, and whether a publication
-//! locks the tables.
+//! Checks whether the limiter's tables and functions exist and match this release, and whether a publication locks the tables.
 
 use std::collections::BTreeSet;
 
@@ -14,7 +13,6 @@ pub(super) const JOBS: &str = "jobs";
 pub(crate) const TABLES: &str =
     "'rate_limits', 'answers', 'definitions', 'jobs', 'groups', 'workers', 'queues', 'turns', 'migrations', 'objects'";
 
-/// The names of the limiter's views, as SQL strings.
 pub(super) const VIEWS: &str = "'buckets', 'limits', 'queue_groups', 'queue_jobs'";
 
 /// The names of the limiter's functions, as SQL strings.
@@ -24,7 +22,6 @@ pub(super) fn function_names(schema: &Schema) -> String {
     names.iter().map(|name| format!("'{name}'")).collect::<Vec<_>>().join(", ")
 }
 
-/// The names of the limiter's tables in the schema.
 pub(super) async fn tables(session: &mut Session) -> sqlx::Result<BTreeSet<String>> {
     let sql = format!(
         "SELECT c.relname::text FROM {} WHERE c.relkind IN ('r', 'p') AND c.relname IN ({TABLES})",
@@ -67,8 +64,7 @@ pub(super) async fn version(session: &mut Session, tables: &BTreeSet<String>) ->
     })
 }
 
-/// Compares the database with this release. Returns the findings on functions, tables, owners and privileges. A queue that is not
-/// installed is no finding.
+/// Compares functions, tables, owners and privileges with this release. A queue that is not installed is no finding.
 pub(super) async fn drift(session: &mut Session, tables: &BTreeSet<String>) -> sqlx::Result<Findings> {
     let schema = session.schema.clone();
     let begin = "BEGIN READ ONLY; SET LOCAL statement_timeout = '10s'; SET LOCAL search_path = pg_catalog, pg_temp";

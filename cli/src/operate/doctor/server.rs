@@ -1,6 +1,5 @@
-//! Identifies the engine by its version string, and checks whether the requested isolation level is in force, the clock, which is
-//! the only one that limits use, and whether a test clock replaces it. Then the connection: its encryption, whether the server's
-//! certificate is verified, and a pooler on its way.
+//! Checks the engine, the isolation levels, the clock, which is the only one that limits use, and the connection: its encryption,
+//! whether the server's certificate is verified, and a pooler on its way.
 
 use std::collections::BTreeSet;
 use std::net::IpAddr;
@@ -185,8 +184,7 @@ fn is_local(host: &str) -> bool {
 
 const ROUNDS: usize = 4;
 
-/// Identifies the server process behind a connection. The start time is part of it, because a new process may get the same
-/// pid.
+/// Identifies the server process behind a connection. With its start time, because a new process may get the same pid.
 const BACKEND: &str = "SELECT concat_ws(' ', a.pid, date_part('epoch', a.backend_start)) \
                        FROM pg_catalog.pg_stat_activity AS a WHERE a.pid = pg_catalog.pg_backend_pid()";
 

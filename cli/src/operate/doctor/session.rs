@@ -76,7 +76,6 @@ impl Session {
     }
 }
 
-/// The columns of a row, as a tuple.
 pub(super) trait Columns: for<'r> FromRow<'r, PgRow> {}
 
 impl<T: for<'r> FromRow<'r, PgRow>> Columns for T {}

@@ -29,7 +29,6 @@ impl Settings {
         self.0.get(name).map(|(value, _)| value.as_str())
     }
 
-    /// The value as a number, in the unit of the setting.
     fn number(&self, name: &str) -> Option<i64> {
         self.get(name)?.parse().ok()
     }

@@ -32,7 +32,6 @@ pub(crate) struct Table {
     /// Updates that wrote no index.
     pub(crate) in_place: u64,
     pub(crate) vacuumed_at: Option<i64>,
-    /// When this was read.
     at: i64,
     /// Indexes on columns that change, separated by commas.
     in_the_way: String,

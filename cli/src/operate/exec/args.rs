@@ -92,7 +92,6 @@ impl ExecArgs {
         ["run", "attempts"].map(|which| format!("{}.{which}", self.name))
     }
 
-    /// How often the command may be started in a window.
     pub(super) fn attempts(&self) -> u32 {
         self.attempts.unwrap_or(3)
     }
@@ -204,7 +203,6 @@ impl Outcome {
     }
 }
 
-/// Reads `no-slot=0`.
 pub(super) fn parse_exit_code(text: &str) -> Result<(Failure, u8), String> {
     let (name, code) = text.split_once('=').ok_or("write OUTCOME=CODE, such as no-slot=0")?;
     let failure = Failure::from_str(name, false).map_err(|_| {

@@ -20,7 +20,6 @@ fn all() -> Option<Vec<Process>> {
     all.iter().any(|process| process.id == getpid()).then_some(all)
 }
 
-/// Returns `None` if the process has ended.
 fn read(id: Pid) -> Option<Process> {
     // "1 (the name) S 2 3 ..": the state, the parent and the group. The name may contain anything.
     let stat = fs::read(format!("/proc/{id}/stat")).ok()?;
@@ -44,8 +43,7 @@ pub(super) fn children() -> Vec<Pid> {
     all().unwrap_or_default().iter().filter(|process| process.parent == parent).map(|process| process.id).collect()
 }
 
-/// The processes of the group, and the descendants of this process except these children of it, their groups and their own
-/// descendants.
+/// The processes of the group, and the descendants of this process: not these children, their groups and their descendants.
 pub(super) fn members(group: Pid, except: &[Pid]) -> Option<Vec<Process>> {
     let mut rest = all()?;
     rest.retain(|process| !except.contains(&process.id) && !process.group.is_some_and(|group| except.contains(&group)));

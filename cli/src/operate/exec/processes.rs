@@ -72,10 +72,7 @@ impl Processes {
         }
     }
 
-    /// Waits until `update` may find something new.
-    ///
-    /// # Cancel safety
-    /// Safe.
+    /// Waits until `update` may find something new. Cancel safe.
     pub(crate) async fn change(&mut self) {
         let patience = if self.status.is_none() { Duration::MAX } else { TICK };
         if tokio::time::timeout(patience, self.changes.next()).await == Ok(Signal::TSTP.as_raw()) {
@@ -111,7 +108,6 @@ impl Processes {
         }
     }
 
-    /// Whether nothing of the command lives.
     pub(crate) fn is_over(&self) -> bool {
         let is_group_empty = || process::test_kill_process_group(self.leader) == Err(Errno::SRCH);
         self.status.is_some() && self.living().map_or_else(is_group_empty, |living| living.is_empty())
@@ -180,7 +176,6 @@ impl Processes {
         }
     }
 
-    /// The ids of what lives, for messages.
     pub(crate) fn names(&self) -> String {
         self.living().iter().flatten().map(|process| process.id.to_string()).collect::<Vec<_>>().join(", ")
     }

@@ -14,8 +14,7 @@ pub(super) struct Terminal {
     device: File,
     /// The tool's own group.
     home: Pid,
-    /// Whether a standard stream is a pipe. Then the other programs of the pipeline, such as a pager, have the terminal until the
-    /// command uses it.
+    /// Whether a standard stream is a pipe. Then the rest of the pipeline has the terminal until the command uses it.
     pub(super) is_in_pipeline: bool,
 }
 
@@ -27,7 +26,6 @@ impl Terminal {
         Some(Self { device, home: getpgrp(), is_in_pipeline })
     }
 
-    /// Whether the tool's own group is in the foreground.
     pub(super) fn is_home(&self) -> bool {
         self.is_lent_to(self.home)
     }

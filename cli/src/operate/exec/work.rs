@@ -13,7 +13,6 @@ const STUCK: Duration = Duration::from_secs(2);
 /// The shortest time between two messages to the guard of the command.
 const LEAST_BEAT: Duration = Duration::from_millis(100);
 
-/// Runs the command, and returns when nothing of it lives.
 pub(super) async fn work(args: &ExecArgs, lease: &Lease, signals: &mut Signals) -> Outcome {
     // If this process is killed, at least two thirds of the lease are left in which the command ends.
     let grace = args.grace.min(lease.ends_in() / 3);

@@ -5,7 +5,6 @@ use serde::Serialize;
 use crate::operate::export::Row;
 use crate::text::plural;
 
-/// The meaning of the stored value.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub(crate) enum Meaning {
@@ -58,7 +57,6 @@ pub(crate) struct BucketView {
     pub(crate) since: i64,
     /// From then on, the row means the same as no row. For a block, its end.
     pub(crate) full_at: i64,
-    /// By shard.
     pub(crate) shards: Vec<ShardView>,
     /// By end, those that have not ended.
     pub(crate) leases: Vec<Lease>,

@@ -15,14 +15,12 @@ use crate::operate::stored::{ExactArgs, Forms};
 use crate::text::moment;
 use pg_limiter::{CallAt, Item, KeySecret, Kind, Limit, Op};
 
-/// Points of a curve.
 const POINTS: i64 = 40;
 /// A curve ends after this time, even if the bucket is not full then.
 const LONGEST: i64 = 366 * 86_400 * 1_000_000;
 
 pub(crate) struct KeyBucket {
     pub(crate) bucket: BucketView,
-    /// The definition, if it is known.
     pub(crate) limit: Option<Limit>,
     /// If the definition is known, and the limit is no gate.
     pub(crate) balance: Option<Balance>,

@@ -65,7 +65,6 @@ pub(crate) struct Seen {
     pub(crate) error: Option<String>,
 }
 
-/// Doctor's findings, and the sizes of the tables.
 pub(crate) struct Health {
     pub(crate) at: i64,
     pub(crate) findings: Findings,
@@ -75,8 +74,7 @@ pub(crate) struct Health {
 }
 
 impl Live {
-    /// The limits are those of a file, or else those that are stored now. Reports a wrong URL at once, and connects again when
-    /// something is read.
+    /// With the limits of a file, or else the stored ones. Reports a wrong URL at once, and connects again to read.
     pub(crate) async fn open(running: &Running, of_file: Option<Limits>) -> Result<Self> {
         let follows_stored = of_file.is_none();
         let limits = match of_file {
@@ -226,7 +224,6 @@ impl Live {
         rows.iter().map(|(row,)| serde_json::from_str(row)).collect::<Result<_, _>>().map_err(CliError::failed)
     }
 
-    /// Reads in a transaction of its own.
     async fn read<T>(&self, read: impl AsyncFnOnce(&mut PgConnection) -> sqlx::Result<T>) -> Result<T> {
         read(&mut *self.begin().await?).await.map_err(|error| self.failed(error))
     }

@@ -26,7 +26,6 @@ pub(crate) struct QueueView {
     pub(crate) draining_at: Option<i64>,
 }
 
-/// A group in which jobs wait.
 #[derive(Clone, Debug, Deserialize, Serialize)]
 pub(crate) struct GroupView {
     pub(crate) queue: String,
@@ -42,7 +41,6 @@ pub(crate) struct GroupView {
     pub(crate) waits_for: Option<(String, String)>,
     /// No job starts before, because a handler returned `Finish::Wait`.
     pub(crate) waiting_until: Option<i64>,
-    /// The group is paused. Its queue may be, too.
     pub(crate) is_paused: bool,
 }
 
@@ -77,7 +75,6 @@ pub(crate) struct JobView {
     pub(crate) unique_id: Option<String>,
     /// JSON. `None` in lists.
     pub(crate) payload: Option<String>,
-    /// Empty in lists.
     #[serde(default)]
     pub(crate) reserved: Vec<ReservedView>,
 }
@@ -165,7 +162,6 @@ impl Live {
         self.rows(sqlx::query_as(AssertSqlSafe(sql)).bind(queue).bind(i64::from(most)).bind(i64::from(skip))).await
     }
 
-    /// One job, with its payload.
     pub(crate) async fn job(&self, id: i64) -> Result<Option<JobView>> {
         let sql = format!(
             "SELECT to_json(v)::text FROM ( \

@@ -15,20 +15,17 @@ pub(super) const SAMPLE_PAGES: i64 = 256;
 /// The most limits that are listed.
 pub(super) const NAMES: usize = 500;
 
-/// The name of a limit, and a key.
 pub(super) type Bucket = (String, String);
 
 /// The number of keys of each limit, by name.
 pub(super) type KeyCounts = Vec<(String, Counted)>;
 
-/// The rows that were read at once.
 #[derive(Default)]
 pub(super) struct Sample {
     pub(super) at: i64,
     pub(super) rows: Vec<Row>,
     /// The fraction of the table that was read: 1 for a whole table.
     pub(super) share: f64,
-    /// The size of the table.
     pub(super) pages: u64,
     /// The rows of the watched keys, if the table is large.
     pub(super) watched_rows: Vec<Row>,
@@ -81,8 +78,7 @@ pub(super) async fn rows_of(conn: &mut PgConnection, schema: &Schema, buckets: &
     sqlx::query_as(AssertSqlSafe(sql)).bind(names).bind(keys).persistent(false).fetch_all(conn).await
 }
 
-/// A query for the distinct values of a column of `table`, which is `j` in the conditions: one look-up in an index for each.
-/// `first` narrows the first look-up.
+/// A query for the distinct values of a column of `table`, which is `j`: a look-up in an index for each. `first` narrows the first.
 pub(super) fn distinct(column: &str, table: &str, condition: &str, first: &str, most: usize) -> String {
     let next = |and: &str| {
         format!("(SELECT j.{column} FROM {table} AS j WHERE {condition} {and} ORDER BY j.{column} LIMIT 1)")

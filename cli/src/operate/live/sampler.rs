@@ -44,7 +44,6 @@ pub(super) struct Sampler {
 struct Tracked {
     rows: Vec<Row>,
     taken: History,
-    /// When it was read last.
     at: i64,
     /// In a large table: whether it is read in each sample.
     is_watched: bool,
@@ -56,7 +55,6 @@ struct OfLimit {
     taken: History,
     /// An estimate of the tokens that the rest of a large table takes between two samples.
     unwatched: f64,
-    /// Rows in the whole table, by an estimate.
     keys: f64,
 }
 
@@ -72,7 +70,6 @@ impl Sampler {
         Some(self.buckets.get(&(name.to_owned(), key.to_owned()))?.taken.bins(self.at))
     }
 
-    /// The keys of a large table that are read beside the next sample.
     pub(super) fn watched(&self) -> Vec<Bucket> {
         let watched = self.buckets.iter().filter(|(_, tracked)| tracked.is_watched).map(|(bucket, _)| bucket);
         watched.chain(self.asked.keys()).collect::<BTreeSet<_>>().into_iter().cloned().collect()

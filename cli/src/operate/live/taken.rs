@@ -72,7 +72,6 @@ fn of_limit(limit: &Limit, before: Option<&Row>, now: &Row) -> f64 {
     (before.value + rate * refills).min(capacity.max(before.value)) - now.value
 }
 
-/// Slots under leases that are new.
 fn slots_taken(before: Option<&Row>, now: &Row) -> f64 {
     let known: Vec<Lease> = before.map(leases).unwrap_or_default();
     let is_new = |lease: &Lease| known.iter().all(|other| other.id != lease.id);

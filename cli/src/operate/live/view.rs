@@ -9,7 +9,6 @@ use crate::operate::live::bucket::BucketView;
 use crate::operate::live::taken::{BIN, BINS};
 use crate::text::age;
 
-/// How a number was obtained.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub(crate) enum How {
@@ -105,8 +104,7 @@ impl Snapshot {
         format!("in {}, since pg-limiter began to watch", age(Duration::from_micros(self.watched.unsigned_abs())))
     }
 
-    /// The limits with this part in their names, with the keys that begin with the prefix. Limits without such a key are left out
-    /// if there is a prefix.
+    /// The limits with this part in their names. With a prefix: only those with keys that begin with it, and only these keys.
     pub(crate) fn filtered(&self, part: &str, key_prefix: &str) -> Vec<LimitView> {
         let mut limits: Vec<_> = self.limits.iter().filter(|limit| limit.name.contains(part)).cloned().collect();
         limits.retain_mut(|limit| {
@@ -137,15 +135,13 @@ pub(crate) struct LimitView {
     pub(crate) limit: Option<String>,
     pub(crate) capacity: Option<f64>,
     pub(crate) keys: Counted,
-    /// The most rows that one of its buckets has.
     pub(crate) shards: i32,
     /// Tokens taken in each bin of the last ten minutes, oldest first.
     pub(crate) taken: Vec<f64>,
     pub(crate) per_minute: f64,
     /// At present: over about ten seconds, or since the first sample.
     pub(crate) per_second: f64,
-    /// Whether the tokens taken were added up over all keys. Without the limit's definition, what was taken from a new key is not
-    /// known.
+    /// Whether the tokens were added up over all keys. Without a definition, what was taken from a new key is not known.
     pub(crate) taken_how: How,
     pub(crate) busiest: Vec<KeyView>,
     pub(crate) emptiest: Vec<KeyView>,
@@ -167,7 +163,6 @@ pub(crate) struct KeyView {
     /// The balance at the time of the snapshot, if the definition is known. Slots: the free ones.
     pub(crate) balance: Option<f64>,
     pub(crate) capacity: Option<f64>,
-    /// Tokens taken in each bin, oldest first.
     pub(crate) taken: Vec<f64>,
     pub(crate) per_minute: f64,
     pub(crate) per_second: f64,

@@ -15,7 +15,6 @@ use crate::{input, json, text};
 use pg_limiter::queue::{JobInfo, JobItem, JobState};
 use pg_limiter::{Call, Error, InvalidCall, InvalidJob, Item, LeaseId, Limiter, Limits, Op};
 
-/// The result of the action on one job.
 pub(crate) enum Became {
     /// The text after `job 7`, and a field for the JSON object.
     Done(String, (&'static str, String)),
@@ -23,8 +22,7 @@ pub(crate) enum Became {
     Refused(Option<JobState>, String),
 }
 
-/// Applies `act` to each job, which is the work `what`, and prints each result at once. It continues after a job that is refused, and after the
-/// reader has closed standard output.
+/// Applies `act` to each job and prints each result at once, also after a refused job and after standard output is closed.
 async fn each(
     limiter: &Limiter,
     what: &'static str,
@@ -57,8 +55,7 @@ async fn each(
     Ok(code)
 }
 
-/// Checks that the limits of the job are defined: the database would omit an undefined one. With [`Op::Limit`], the counts
-/// must be possible, too.
+/// Checks that the limits of the job are defined: the database would omit others. With [`Op::Limit`], also that counts are possible.
 fn check(job: &JobInfo, op: Op, limits: &Limits) -> Result<(), Became> {
     let call = |items: &[JobItem]| {
         let items = items.iter().map(|item| Item::new(&item.limit, &item.key).count(item.count));

@@ -40,8 +40,7 @@ pub(crate) struct DrainArgs {
 }
 
 impl HoldArgs {
-    /// Changes the queue, and prints what it did: `changed` is the field of the JSON object, `done` and `undone` follow the name of
-    /// the queue or group.
+    /// Changes the queue, and prints what it did. `changed` is a field of JSON; `done` and `undone` follow the name of the queue.
     async fn apply(
         self,
         database: Database,

@@ -1,5 +1,4 @@
-//! Formats jobs, and the number of jobs of each group. Their fields are untrusted text, so control characters are escaped before
-//! they reach the terminal.
+//! Formats jobs, and the number of jobs of each group. Their fields are untrusted text, so what controls a terminal is escaped.
 
 use std::time::{SystemTime, UNIX_EPOCH};
 
@@ -39,7 +38,6 @@ fn state(job: &JobInfo) -> String {
     format!("{}{turn}{}{}", job.state, until.unwrap_or_default(), blocked.unwrap_or_default())
 }
 
-/// The name of a queue or a group, for a table.
 pub(super) fn name(text: &str) -> String {
     if text.is_empty() { NONE.to_owned() } else { shown(text, WIDEST_NAME) }
 }

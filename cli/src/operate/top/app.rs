@@ -64,7 +64,6 @@ impl App {
         self.sorts[0].sorted(self.data.seen.snapshot.filtered(limit, key), &self.style)
     }
 
-    /// The names and definitions of the limits without a row.
     pub(super) fn unused(&self) -> impl Iterator<Item = &(String, String)> {
         self.data.seen.snapshot.unused.iter().filter(|(name, _)| name.contains(&self.filters[0]))
     }
@@ -147,7 +146,6 @@ impl App {
         self.tab = Tab::ALL[(self.tab as usize + by) % Tab::ALL.len()];
     }
 
-    /// Shows the keys of the selected limit.
     fn open(&mut self) -> Next {
         let limits = self.limits();
         let Some(place) = self.selected(Tab::Limits, &limits) else { return Next::Draw };

@@ -13,10 +13,8 @@ pub(super) struct Column<T> {
     pub(super) heading: &'static str,
     /// 0 for names, which share the rest of the line.
     pub(super) width: u16,
-    /// Whether it is shown only on wide screens.
     pub(super) is_extra: bool,
     is_descending: bool,
-    /// The cell of a row, at a time.
     pub(super) cell: fn(&T, &Style, i64) -> Cell,
 }
 

@@ -233,7 +233,6 @@ fn draw_help(frame: &mut Frame<'_>, area: Rect) {
     frame.render_widget(help.block(block), place);
 }
 
-/// The tables of all tabs.
 pub(super) fn text(app: &App) -> Vec<String> {
     let data = &app.data;
     let now = data.seen.snapshot.at;

@@ -18,7 +18,6 @@ use pg_limiter::{KeySecret, Limiter};
 /// How often samples are taken, and pages renewed.
 pub(super) const INTERVAL: Duration = Duration::from_secs(2);
 
-/// The state, as the handler of a page gets it.
 pub(super) type Shared = State<Arc<App>>;
 
 pub(super) struct App {
@@ -33,9 +32,7 @@ pub(super) struct App {
     /// That of the last simulation, until it is closed.
     #[cfg(feature = "study")]
     pub(super) sandbox: Arc<tokio::sync::Mutex<Option<crate::study::replay::Sandbox>>>,
-    /// The database, for the heading.
     pub(super) place: String,
-    /// The last findings, and their time.
     pub(super) health: tokio::sync::Mutex<Option<(Health, Instant)>>,
 }
 

@@ -81,7 +81,6 @@ async fn calls(limiter: Limiter) {
     }
 }
 
-/// Reports that hold slots while they run.
 async fn reports(limiter: Limiter) {
     let mut running = JoinSet::new();
     loop {

@@ -67,7 +67,6 @@ pub(super) fn key(app: &App, key: &str) -> Markup {
     }
 }
 
-/// The name of a limit or a queue.
 pub(super) fn named(text: &str) -> Markup {
     html! { bdi { (text::escaped(text)) } }
 }

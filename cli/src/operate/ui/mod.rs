@@ -1,5 +1,4 @@
-//! The command `ui`: a web page that shows a limiter in use. Pages are made here, on the server: they need no script, and no
-//! request goes to another server.
+//! The command `ui`: a web page that shows a limiter in use. The server makes the pages: they need no script and no other server.
 
 mod access;
 mod actions;
@@ -148,7 +147,6 @@ fn file(kind: &'static str, text: &'static str) -> MethodRouter<Arc<App>> {
     get(move || async move { ([(header::CONTENT_TYPE, kind)], text) })
 }
 
-/// The name of the database, for the heading.
 fn place(running: &Running, is_demo: bool) -> String {
     if is_demo {
         return "a private server with made-up traffic".to_owned();

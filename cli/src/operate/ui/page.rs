@@ -22,19 +22,15 @@ pub(super) struct Wanted {
     /// Shows that this server made the form.
     pub(super) form: String,
     pub(super) limit: String,
-    /// A part of the name of a limit.
     pub(super) name: String,
-    /// A key, or the first letters of keys.
     pub(super) key: Option<String>,
     pub(super) count: String,
     pub(super) queue: Option<String>,
     /// Without it, a form means the whole queue.
     pub(super) group: Option<String>,
     pub(super) state: Option<String>,
-    /// The last group of the page before.
     pub(super) after: Option<String>,
     pub(super) page: Option<String>,
-    /// The number of a job.
     pub(super) id: String,
     /// A change that was just made.
     pub(super) done: String,
@@ -75,12 +71,10 @@ impl PageError {
     }
 }
 
-/// Says that the value of a field in a link or a form is not what is expected.
 pub(super) fn unexpected(name: &str, value: &str, expected: &str) -> String {
     format!("{name} is \"{}\": give {expected}", shown(value, 80))
 }
 
-/// `refusal`: the status if it is no number.
 pub(super) fn number<T: FromStr>(refusal: StatusCode, name: &str, value: &str, expected: &str) -> Result<T, PageError> {
     value.trim().parse().map_err(|_| PageError(refusal, unexpected(name, value, expected)))
 }

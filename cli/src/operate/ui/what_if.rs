@@ -66,7 +66,6 @@ fn field<'a>(fields: &'a Fields, name: &str) -> &'a str {
     fields.get(name).map_or("", String::as_str)
 }
 
-/// The fields, and the uploaded or pasted log.
 async fn read(mut form: Multipart) -> Result<(Fields, Vec<u8>), PageError> {
     let invalid = |error: axum::extract::multipart::MultipartError| PageError::invalid(error.body_text());
     let (mut fields, mut log) = (Fields::new(), Vec::new());
@@ -339,7 +338,6 @@ async fn opened(app: &App, kept: Option<Sandbox>) -> Result<Sandbox> {
     Sandbox::open(&app.running).await
 }
 
-/// Closes a sandbox, if there is one.
 pub(super) async fn close(sandbox: &Mutex<Option<Sandbox>>) {
     if let Some(sandbox) = sandbox.lock().await.take() {
         let _ = sandbox.close().await;
