@@ -7,8 +7,7 @@ use clap::Args;
 use sqlx::postgres::{PgConnectOptions, PgPoolOptions};
 use sqlx::{ConnectOptions, Connection, PgConnection, PgPool};
 
-use crate::error::{CliError, Result};
-use crate::output::{self, Progress};
+use crate::{CliError, Progress, Result, output};
 use pg_limiter::embedded::{Server, ServerConfig};
 use pg_limiter::migrate::Migrator;
 use pg_limiter::{Error, KeySecret, Limiter, LimiterConfig, Limits, Schema};

@@ -4,9 +4,8 @@ use std::fs;
 use std::io::Read;
 use std::path::Path;
 
-use crate::error::{CliError, Result};
-use crate::output;
 use crate::text::one_line;
+use crate::{CliError, Result, output};
 use pg_limiter::Limits;
 
 pub(super) fn is_stdin(path: &Path) -> bool {

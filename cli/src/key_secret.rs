@@ -4,8 +4,7 @@ use std::path::PathBuf;
 
 use clap::Args;
 
-use crate::error::{CliError, Result};
-use crate::input;
+use crate::{CliError, Result, input};
 use pg_limiter::KeySecret;
 
 const VARIABLE: &str = "PG_LIMITER_KEY_SECRET_FILE";

@@ -20,6 +20,10 @@ mod study;
 mod text;
 
 pub use args::{command, main};
+use database::{Database, Running};
+use error::{CliError, Result};
+use key_secret::{HiddenKeys, KeySecretArgs};
+use output::Progress;
 #[cfg(feature = "study")]
 pub use study::bad_lines::UnreadableLine;
 #[cfg(feature = "study")]

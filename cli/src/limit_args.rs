@@ -6,10 +6,8 @@ use clap::Args;
 use serde::Serialize;
 use serde_json::{Map, Value, json};
 
-use crate::database::Database;
-use crate::error::{CliError, Result};
-use crate::input;
 use crate::text::{escaped, quoted};
+use crate::{CliError, Database, Result, input};
 use pg_limiter::{Kind, Limit, Limits};
 
 #[derive(Args, Debug, Serialize)]

@@ -10,8 +10,8 @@ use std::time::Duration;
 use indicatif::{MultiProgress, ProgressBar, ProgressDrawTarget, ProgressStyle};
 use tokio::task::AbortHandle;
 
-use crate::error::{CliError, Result};
 use crate::text::{message, one_line, shortened};
+use crate::{CliError, Result};
 
 pub(super) fn line(text: impl Display) -> Result<()> {
     lines([text])

@@ -6,14 +6,10 @@ use std::time::Duration;
 use clap::Args;
 use serde_json::json;
 
-use crate::database::Database;
-use crate::error::{CliError, Result};
-use crate::json;
-use crate::key_secret::KeySecretArgs;
 use crate::limit_args::{LimitArgs, finite};
 use crate::operate::stored::{ExactArgs, Forms};
-use crate::output::{self, Progress};
 use crate::text::{self, parse_length};
+use crate::{CliError, Database, KeySecretArgs, Progress, Result, json, output};
 use pg_limiter::{
     Balances, Call, Decision, Error, InvalidCall, Item, KeySecret, Kind, Limit, Limiter, Limits, Op, Outcome,
 };

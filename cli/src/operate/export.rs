@@ -14,11 +14,8 @@ use serde_json::{Map, Value, json};
 use sqlx::postgres::PgRow;
 use sqlx::{AssertSqlSafe, Connection, FromRow, PgConnection};
 
-use crate::database::Database;
-use crate::error::{CliError, Result};
-use crate::output::{self, Progress};
 use crate::text::{escaped, many, moment};
-use crate::{input, json};
+use crate::{CliError, Database, Progress, Result, input, json, output};
 use pg_limiter::{CallAt, Error, Item, Op, Schema, TransactionLimiter};
 
 pub(crate) async fn run(args: ExportArgs, database: Database) -> Result<ExitCode> {

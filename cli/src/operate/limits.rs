@@ -7,11 +7,9 @@ use clap::{Args, Subcommand};
 use serde_json::{Map, Value, json};
 use sqlx::{AssertSqlSafe, Connection};
 
-use crate::database::{Database, Running};
-use crate::error::{CliError, Result};
 use crate::limit_args::stored_names;
 use crate::text::{aligned, describe, escaped, shown};
-use crate::{input, json, output};
+use crate::{CliError, Database, Result, Running, input, json, output};
 use pg_limiter::{Error, Limits};
 
 #[derive(Debug, Subcommand)]

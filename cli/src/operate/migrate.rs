@@ -6,11 +6,8 @@ use clap::Args;
 use clap::builder::{PossibleValue, PossibleValuesParser, TypedValueParser};
 use serde_json::{Value, json};
 
-use crate::database::Database;
-use crate::error::{CliError, Result};
-use crate::json;
-use crate::output::{self, Progress};
 use crate::text::many;
+use crate::{CliError, Database, Progress, Result, json, output};
 use pg_limiter::migrate::{Contents, Drift, MigrateReport, Migrator, Part, Use, migrations, script, uninstall};
 
 #[derive(Args, Debug)]

@@ -17,8 +17,7 @@ use std::process::ExitCode;
 
 use clap::Subcommand;
 
-use crate::database::Database;
-use crate::error::Result;
+use crate::{Database, Result};
 use pg_limiter::Op;
 
 #[derive(Debug, Subcommand)]

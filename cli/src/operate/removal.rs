@@ -8,13 +8,9 @@ use clap::Args;
 use serde_json::json;
 use sqlx::{AssertSqlSafe, PgConnection};
 
-use crate::database::Database;
-use crate::error::{CliError, Result};
-use crate::key_secret::KeySecretArgs;
 use crate::operate::stored::{ExactArgs, Forms};
-use crate::output::{self, Progress};
 use crate::text::{escaped, many, quoted};
-use crate::{input, json};
+use crate::{CliError, Database, KeySecretArgs, Progress, Result, input, json, output};
 use pg_limiter::queue::Queues;
 use pg_limiter::{Call, Error, Forgotten, InvalidCall, Item, Limit, Limiter, Limits, Op};
 

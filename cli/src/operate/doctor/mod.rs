@@ -17,9 +17,7 @@ use clap::Args;
 use sqlx::Connection;
 use sqlx::postgres::PgConnectOptions;
 
-use crate::database::Database;
-use crate::error::{CliError, Result};
-use crate::output::{self, Progress};
+use crate::{CliError, Database, Progress, Result, output};
 use pg_limiter::{Error, Length, Schema};
 use report::Report;
 pub(crate) use report::{Finding, Findings, State};

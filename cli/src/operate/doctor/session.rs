@@ -7,8 +7,8 @@ use std::time::Duration;
 use sqlx::postgres::{PgConnectOptions, PgRow};
 use sqlx::{AssertSqlSafe, FromRow, PgConnection};
 
+use crate::Result;
 use crate::database::{cannot_connect, connect_with};
-use crate::error::Result;
 use crate::operate::doctor::schema::function_names;
 use pg_limiter::Schema;
 

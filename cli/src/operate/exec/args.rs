@@ -8,11 +8,9 @@ use std::time::Duration;
 
 use clap::{Args, ValueEnum};
 
-use crate::error::{CliError, Result};
-use crate::input;
-use crate::key_secret::KeySecretArgs;
 use crate::signals::exit_code;
 use crate::text::parse_length;
+use crate::{CliError, KeySecretArgs, Result, input};
 use pg_limiter::{Calendar, Call, Item, Kind, LeaseId, Limit, Limits};
 
 pub(crate) const EXEC_EXIT_CODES: &str = "\

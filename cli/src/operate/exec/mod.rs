@@ -10,11 +10,8 @@ use std::pin::pin;
 use std::process::ExitCode;
 use std::time::{Duration, Instant};
 
-use crate::database::Database;
-use crate::error::{CliError, Result};
-use crate::output::{self, Progress};
 use crate::signals::{Signals, exit_code};
-use crate::text;
+use crate::{CliError, Database, Progress, Result, output, text};
 pub(crate) use args::{EXEC_EXIT_CODES, ExecArgs};
 use args::{Failure, Outcome};
 use pg_limiter::{Call, Decision, Error, Item, Lease, LeaseId, Limiter};

@@ -5,8 +5,8 @@ use std::time::Duration;
 
 use sqlx::{AssertSqlSafe, PgConnection};
 
+use crate::Result;
 use crate::balance_line::balance_line;
-use crate::error::Result;
 use crate::operate::export;
 use crate::operate::live::Live;
 use crate::operate::live::bucket::BucketView;

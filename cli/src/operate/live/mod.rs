@@ -20,11 +20,10 @@ use sqlx::query::QueryAs;
 use sqlx::{AssertSqlSafe, Connection, PgConnection, PgPool, Postgres, Transaction};
 use tokio::sync::{Mutex, watch};
 
-use crate::database::Running;
-use crate::error::{CliError, Result};
 use crate::operate::doctor::{self, Findings, State, TABLES, Table};
 use crate::operate::export::balances;
 use crate::text::moment;
+use crate::{CliError, Result, Running};
 pub(crate) use bucket::{BucketView, Meaning};
 pub(crate) use keys::{Balance, KeyBucket};
 use pg_limiter::{Error, Limits, Schema, TransactionLimiter};

@@ -3,7 +3,7 @@
 use serde::{Deserialize, Serialize};
 use sqlx::AssertSqlSafe;
 
-use crate::error::Result;
+use crate::Result;
 use crate::operate::export::now;
 use crate::operate::live::Live;
 use crate::operate::live::sample::distinct;

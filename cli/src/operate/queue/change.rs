@@ -6,12 +6,9 @@ use std::process::ExitCode;
 use clap::Args;
 use serde_json::json;
 
-use crate::database::Database;
-use crate::error::Result;
 use crate::operate::queue::jobs::{exact, human};
 use crate::operate::queue::{job, jobs_of, must_have, no_such_job, queue};
-use crate::output::{self, Progress};
-use crate::{input, json, text};
+use crate::{Database, Progress, Result, input, json, output, text};
 use pg_limiter::queue::{JobInfo, JobItem, JobState};
 use pg_limiter::{Call, Error, InvalidCall, InvalidJob, Item, LeaseId, Limiter, Limits, Op};
 

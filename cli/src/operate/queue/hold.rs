@@ -5,11 +5,8 @@ use std::time::Duration;
 use clap::Args;
 use serde_json::json;
 
-use crate::database::Database;
-use crate::error::{CliError, Result};
 use crate::operate::queue::{has_jobs, must_have, queue};
-use crate::output::{self, Progress};
-use crate::{json, text};
+use crate::{CliError, Database, Progress, Result, json, output, text};
 use pg_limiter::queue::{GroupCounts, Queue};
 use pg_limiter::{Error, Limiter, Limits};
 

@@ -7,9 +7,8 @@ use serde::Serialize;
 use serde_json::value::RawValue;
 use serde_json::{Value, json};
 
-use crate::error::{CliError, Result};
-use crate::json;
 use crate::text::{Column, age, aligned, escaped, grouped, one_line, plain, shortened, shown, table};
+use crate::{CliError, Result, json};
 use pg_limiter::queue::{GroupCounts, JobInfo, JobItem};
 
 const WIDEST_NAME: usize = 60;

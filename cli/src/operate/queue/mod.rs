@@ -8,10 +8,8 @@ use std::process::ExitCode;
 
 use clap::{Args, Subcommand};
 
-use crate::database::Database;
-use crate::error::{CliError, Result};
-use crate::output::{self, Progress};
 use crate::text::{escaped, quoted};
+use crate::{CliError, Database, Progress, Result, output};
 pub(crate) use change::{Became, cancel, requeue};
 use change::{CancelArgs, DiscardArgs, RequeueArgs, cancel_jobs, discard_jobs, requeue_jobs};
 use hold::{DrainArgs, HoldArgs, drain, pause, resume};

@@ -2,7 +2,7 @@
 
 use ratatui::crossterm::event::{KeyCode, KeyEvent, KeyModifiers};
 
-use crate::error::Result;
+use crate::Result;
 use crate::operate::live::{GroupView, KeyView, LimitView, Live, QueueView, Seen};
 use crate::operate::top::columns::{Id, Listed, Sort, Style};
 

@@ -4,10 +4,9 @@ use std::time::Duration;
 
 use ratatui::layout::Constraint;
 
-use crate::error::Result;
-use crate::key_secret::HiddenKeys;
 use crate::operate::live::{BucketView, Counted, GroupView, KeyView, LimitView, Meaning};
 use crate::text::{age, escaped, grouped, shortened, shown, tokens};
+use crate::{HiddenKeys, Result};
 
 pub(super) struct Column<T> {
     pub(super) heading: &'static str,

@@ -16,13 +16,10 @@ use ratatui::DefaultTerminal;
 use ratatui::crossterm::event::{self, Event, KeyEventKind};
 use tokio::sync::mpsc;
 
-use crate::database::Database;
-use crate::error::{CliError, Result};
-use crate::input;
 use crate::operate::live::{Live, pause};
-use crate::output::{self, Progress};
 use crate::signals::{Signals, exit_code};
 use crate::text::parse_length;
+use crate::{CliError, Database, Progress, Result, input, output};
 use app::{App, Data, Filters, Next};
 use columns::Style;
 

@@ -8,7 +8,7 @@ use axum::http::{HeaderMap, Method, StatusCode, Uri, header};
 use axum::middleware::Next;
 use axum::response::{IntoResponse, Response};
 
-use crate::error::Result;
+use crate::Result;
 use crate::key_secret::{random, secret};
 use crate::operate::ui::app::Shared;
 use pg_limiter::KeySecret;

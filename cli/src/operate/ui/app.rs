@@ -8,11 +8,9 @@ use axum::extract::State;
 use axum::response::Redirect;
 use maud::{Markup, html};
 
-use crate::database::Running;
-use crate::error::Result;
-use crate::key_secret::HiddenKeys;
 use crate::operate::live::{Health, Live};
 use crate::operate::ui::access::Access;
+use crate::{HiddenKeys, Result, Running};
 use pg_limiter::{KeySecret, Limiter};
 
 /// How often samples are taken, and pages renewed.

@@ -4,8 +4,7 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use tokio::task::JoinSet;
 
-use crate::database::Running;
-use crate::error::{CliError, Result};
+use crate::{CliError, Result, Running};
 use pg_limiter::queue::{Finish, Job, Queue, WorkerConfig, handler_fn};
 use pg_limiter::{Item, Limiter, Limits};
 

@@ -7,7 +7,7 @@ use axum::extract::{Query, State};
 use axum::response::Redirect;
 use maud::{Markup, html};
 
-use crate::error::CliError;
+use crate::CliError;
 use crate::operate::live::{Balance, KeyBucket, Meaning};
 use crate::operate::ui::actions::act;
 use crate::operate::ui::app::{App, Shared};

@@ -28,12 +28,9 @@ use clap::Args;
 use tokio::net::TcpListener;
 use tokio::sync::Mutex;
 
-use crate::database::{Database, Running};
-use crate::error::{CliError, Result};
-use crate::key_secret::KeySecretArgs;
 use crate::operate::live::Live;
 use crate::signals::interrupt;
-use crate::{input, output};
+use crate::{CliError, Database, KeySecretArgs, Result, Running, input, output};
 use access::{Access, random_token};
 use app::{App, Done, INTERVAL, Keys};
 use demo::Demo;

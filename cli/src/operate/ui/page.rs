@@ -11,7 +11,7 @@ use axum::response::{Html, IntoResponse, Response};
 use maud::{DOCTYPE, Markup, html};
 use serde::Deserialize;
 
-use crate::error::CliError;
+use crate::CliError;
 use crate::operate::ui::app::{App, INTERVAL, Shared};
 use crate::text::shown;
 

@@ -6,7 +6,6 @@ use axum::extract::{Query, State};
 use axum::http::StatusCode;
 use maud::{Markup, html};
 
-use crate::error::CliError;
 use crate::operate::live::{JobView, LISTED, QueueView, ReservedView};
 use crate::operate::queue::no_such_job;
 use crate::operate::ui::actions::{act, form};
@@ -15,7 +14,7 @@ use crate::operate::ui::format::{
     amount, capital, clock, encoded, job_url, key, key_link, named, queue_url, span, time, time_or_dash,
 };
 use crate::operate::ui::page::{JOB_NUMBER, Page, PageError, Wanted, number, table};
-use crate::text;
+use crate::{CliError, text};
 use pg_limiter::queue::JobState;
 
 const PAGE: u32 = 50;

@@ -9,7 +9,6 @@ use clap::{Args, Command, FromArgMatches};
 use maud::{Markup, Render, html};
 use tokio::sync::Mutex;
 
-use crate::error::{CliError, Result};
 use crate::operate::ui::app::{App, Shared};
 use crate::operate::ui::chart::{curve, n, svg};
 use crate::operate::ui::format::{amount, capital};
@@ -18,6 +17,7 @@ use crate::study::plot::{Bar, Panel};
 use crate::study::replay::{LogOptions, Sandbox, panels_of_log};
 use crate::study::simulate::{SimulateArgs, panels_of_traffic};
 use crate::text::{self, grouped, many, percent_of};
+use crate::{CliError, Result};
 use pg_limiter::Kind;
 
 type Fields = HashMap<String, String>;
