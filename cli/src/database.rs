@@ -9,7 +9,6 @@ use sqlx::{ConnectOptions, Connection, PgConnection, PgPool};
 
 use crate::{CliError, Progress, Result, output};
 use pg_limiter::embedded::{Server, ServerConfig};
-use pg_limiter::migrate::Migrator;
 use pg_limiter::{Error, KeySecret, Limiter, LimiterConfig, Limits, Schema};
 
 const PATIENCE: Duration = Duration::from_secs(10);
@@ -186,7 +185,7 @@ impl Running {
         let pool = self.pool(connections).await?;
         if self.server.is_some() {
             let _progress = Progress::of("creating the tables and functions");
-            Migrator::new(self.schema.clone()).run(&pool).await.map_err(CliError::failed)?;
+            pg_limiter::migrate::Migrator::new(self.schema.clone()).run(&pool).await.map_err(CliError::failed)?;
         }
         Ok(pool)
     }

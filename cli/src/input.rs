@@ -1,6 +1,5 @@
 //! Reads files, and standard input for `-`.
 
-use std::fs;
 use std::io::Read;
 use std::path::Path;
 
@@ -22,7 +21,7 @@ pub(super) fn read(path: &Path) -> Result<Vec<u8>> {
         let mut bytes = Vec::new();
         std::io::stdin().lock().read_to_end(&mut bytes).map(|_| bytes)
     } else {
-        fs::read(path)
+        std::fs::read(path)
     };
     result.map_err(|error| CliError::usage(format!("cannot read {}: {error}", name(path))))
 }

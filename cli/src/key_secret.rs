@@ -1,6 +1,8 @@
 //! The secret with which the application hashes its keys, if it does, and hashes in place of keys that must not be shown.
 
+use std::collections::HashMap;
 use std::path::PathBuf;
+use std::sync::{Mutex, PoisonError};
 
 use clap::Args;
 
@@ -43,20 +45,45 @@ pub(crate) fn secret() -> Result<KeySecret> {
     KeySecret::new(random()?).map_err(CliError::failed)
 }
 
-/// Hides keys: the same key has the same hash in this run, and another one in the next.
-#[derive(Clone, Debug)]
-pub(crate) struct HiddenKeys(KeySecret);
+/// The most keys that are remembered by their hashes, so that links with a hash work.
+const REMEMBERED: usize = 200_000;
 
-impl HiddenKeys {
-    pub(crate) fn new() -> Result<Self> {
-        secret().map(Self)
+/// Shows keys, or hashes in place of them: the same key has the same hash in this run, and another one in the next.
+#[derive(Default)]
+pub(crate) struct Keys {
+    /// `None`: keys are shown.
+    secret: Option<KeySecret>,
+    known: Mutex<HashMap<String, String>>,
+}
+
+impl Keys {
+    pub(crate) fn new(hide: bool) -> Result<Self> {
+        Ok(Self { secret: hide.then(secret).transpose()?, known: Mutex::default() })
     }
 
-    /// The hash of a key. The empty key, which all callers share, stays: it hides nothing.
-    pub(crate) fn hash(&self, key: &str) -> String {
-        let mut hash = self.0.stored_key("", key);
+    pub(crate) const fn are_hidden(&self) -> bool {
+        self.secret.is_some()
+    }
+
+    /// The key, or its hash: to show it, and to name it in links and forms. The empty key, which all callers share, stays.
+    pub(crate) fn shown(&self, key: &str) -> String {
+        let Some(secret) = &self.secret else { return key.to_owned() };
+        let mut hash = secret.stored_key("", key);
         hash.truncate(LENGTH);
+        let mut known = self.known.lock().unwrap_or_else(PoisonError::into_inner);
+        if known.len() >= REMEMBERED {
+            known.clear();
+        }
+        known.entry(hash.clone()).or_insert_with(|| key.to_owned());
         hash
+    }
+
+    /// The key that was shown so.
+    pub(crate) fn named(&self, shown: &str) -> Option<String> {
+        if self.secret.is_none() || shown.is_empty() {
+            return Some(shown.to_owned());
+        }
+        self.known.lock().unwrap_or_else(PoisonError::into_inner).get(shown).cloned()
     }
 }
 
@@ -65,11 +92,14 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_key_has_one_hash_in_a_run_and_another_in_the_next() {
-        let [keys, other] = [HiddenKeys::new().unwrap(), HiddenKeys::new().unwrap()];
-        let hash = keys.hash("alice@example.com");
-        assert_eq!((hash.len(), keys.hash("alice@example.com")), (LENGTH, hash.clone()));
-        assert!(!hash.contains("alice") && hash != other.hash("alice@example.com"));
-        assert_eq!(keys.hash(""), "");
+    fn hashes_name_keys_that_were_shown_in_this_run_only() {
+        let [keys, other] = [Keys::new(true).unwrap(), Keys::new(true).unwrap()];
+        let hash = keys.shown("alice@example.com");
+        assert_eq!((hash.len(), keys.shown("alice@example.com")), (LENGTH, hash.clone()));
+        assert!(!hash.contains("alice") && hash != other.shown("alice@example.com"));
+        assert_eq!((keys.named(&hash).as_deref(), keys.named("alice@example.com")), (Some("alice@example.com"), None));
+        assert_eq!((keys.shown(""), keys.named("")), (String::new(), Some(String::new())));
+        let plain = Keys::new(false).unwrap();
+        assert_eq!((plain.shown("a"), plain.named("a")), ("a".to_owned(), Some("a".to_owned())));
     }
 }

@@ -22,7 +22,7 @@ mod text;
 pub use args::{command, main};
 use database::{Database, Running};
 use error::{CliError, Result};
-use key_secret::{HiddenKeys, KeySecretArgs};
+use key_secret::{KeySecretArgs, Keys};
 use output::Progress;
 #[cfg(feature = "study")]
 pub use study::bad_lines::UnreadableLine;

@@ -8,7 +8,6 @@ use std::sync::{LazyLock, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use indicatif::{MultiProgress, ProgressBar, ProgressDrawTarget, ProgressStyle};
-use tokio::task::AbortHandle;
 
 use crate::text::{message, one_line, shortened};
 use crate::{CliError, Result};
@@ -67,7 +66,7 @@ static DRAWN: LazyLock<MultiProgress> = LazyLock::new(MultiProgress::new);
 
 pub(super) struct Progress {
     bar: ProgressBar,
-    appearance: Option<AbortHandle>,
+    appearance: Option<tokio::task::AbortHandle>,
 }
 
 impl Progress {

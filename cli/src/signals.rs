@@ -5,8 +5,6 @@ use std::task::{Context, Waker};
 #[cfg(unix)]
 pub(super) use unix::Signals;
 
-use pg_limiter::queue::stop_signal;
-
 pub(super) const TERM: i32 = 15;
 
 /// The exit code of a process that the signal of this number ended.
@@ -17,7 +15,7 @@ pub(super) fn exit_code(signal: i32) -> u8 {
 /// Listens to Ctrl-C and SIGTERM from this call on; the future waits for one of them. So call it before the first output: a user or
 /// a script may send a signal after it. A signal that arrives while nothing listens here has no effect, and has to be sent again.
 pub(super) fn interrupt() -> impl Future<Output = ()> {
-    let mut stop = Box::pin(stop_signal());
+    let mut stop = Box::pin(pg_limiter::queue::stop_signal());
     let is_over = stop.as_mut().poll(&mut Context::from_waker(Waker::noop())).is_ready();
     async move {
         if !is_over {

@@ -3,7 +3,6 @@
 
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-use indicatif::HumanCount;
 use unicode_width::{UnicodeWidthChar, UnicodeWidthStr};
 
 use pg_limiter::{Length, Limit};
@@ -32,7 +31,7 @@ pub(super) fn wait(time: Duration) -> String {
 
 /// Groups digits: `12,345`.
 pub(super) fn grouped(number: u64) -> String {
-    HumanCount(number).to_string()
+    indicatif::HumanCount(number).to_string()
 }
 
 /// Formats a number of things: `1 row`, `2,000 rows`.

@@ -1,14 +1,12 @@
 //! The command `export`: reads the rows of the table `rate_limits` page by page, and writes them as JSON or CSV for other programs.
 
 use std::collections::BTreeSet;
-use std::fs::File;
 use std::io::{self, IsTerminal, Write};
 use std::path::PathBuf;
 use std::process::ExitCode;
 use std::time::SystemTime;
 
 use clap::{Args, ValueEnum};
-use jiff::Timestamp;
 use serde::Serialize;
 use serde_json::{Map, Value, json};
 use sqlx::postgres::PgRow;
@@ -195,7 +193,7 @@ enum Format {
 fn open(args: &ExportArgs) -> Result<Box<dyn Write + Send>> {
     let Some(path) = &args.output else { return Ok(Box::new(io::stdout())) };
     let cannot_write = |error| CliError::usage(format!("cannot write {}: {error}", path.display()));
-    Ok(Box::new(File::create(path).map_err(cannot_write)?))
+    Ok(Box::new(std::fs::File::create(path).map_err(cannot_write)?))
 }
 
 fn put(out: &mut impl Write, bytes: &[u8], args: &ExportArgs) -> Result<()> {
@@ -213,7 +211,7 @@ fn csv(records: impl IntoIterator<Item = impl IntoIterator<Item = impl AsRef<[u8
 
 fn columns(row: &Row, args: &ExportArgs) -> Map<String, Value> {
     // RFC 3339 in UTC, exactly. There is none after the year 9999.
-    let time = |micros: i64| Timestamp::from_microsecond(micros).ok().map(|time| time.to_string());
+    let time = |micros: i64| jiff::Timestamp::from_microsecond(micros).ok().map(|time| time.to_string());
     let Value::Object(mut columns) = json!(row) else { return Map::new() };
     columns.insert("ts_time".to_owned(), json!(time(row.ts)));
     columns.insert("idle_at_time".to_owned(), json!(time(row.idle_at)));

@@ -11,7 +11,6 @@ use sqlx::{AssertSqlSafe, PgConnection};
 use crate::operate::stored::{ExactArgs, Forms};
 use crate::text::{escaped, many, quoted};
 use crate::{CliError, Database, KeySecretArgs, Progress, Result, input, json, output};
-use pg_limiter::queue::Queues;
 use pg_limiter::{Call, Error, Forgotten, InvalidCall, Item, Limit, Limiter, Limits, Op};
 
 #[derive(Args, Debug)]
@@ -142,7 +141,7 @@ pub(crate) async fn prune(args: PruneArgs, database: Database) -> Result<()> {
         let rows = limiter.prune().await?;
         let Some(dead_for) = args.dead_older_than else { return Ok((rows, None)) };
         progress.now("removing dead jobs");
-        Ok((rows, Some(Queues::new(limiter).prune_dead(dead_for).await?)))
+        Ok((rows, Some(pg_limiter::queue::Queues::new(limiter).prune_dead(dead_for).await?)))
     };
     output::line(match (database.with_limiter(Limits::new(), None, work).await?, args.json) {
         ((rows, None), true) => json::line(&json!({"ok": true, "rows": rows})),

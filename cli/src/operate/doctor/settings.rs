@@ -1,7 +1,6 @@
 //! Checks the settings of the server: durability, connection limits, timeouts and locks, and whether transactions can write.
 
 use std::collections::HashMap;
-use std::fmt::Display;
 
 use crate::operate::doctor::session::{PLAIN, ask};
 use crate::operate::doctor::{Finding, Session};
@@ -129,7 +128,7 @@ pub(super) async fn connections(session: &mut Session) -> sqlx::Result<Finding> 
 }
 
 /// Each bound: its name, the most connections (negative: unbounded), and the connections in use.
-fn judge(bounds: impl IntoIterator<Item = (impl Display, i64, i64)>) -> Finding {
+fn judge(bounds: impl IntoIterator<Item = (impl std::fmt::Display, i64, i64)>) -> Finding {
     let share = |most: i64, used: i64| used as f64 / most.max(1) as f64;
     let bounded = bounds.into_iter().filter(|(_, most, _)| *most >= 0);
     let tightest =

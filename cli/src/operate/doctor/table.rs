@@ -8,7 +8,6 @@ use serde::Deserialize;
 use crate::operate::doctor::{Finding, Session, Settings};
 use crate::operate::export::CLOCK;
 use crate::text::{age, grouped, many, one_line};
-use pg_limiter::Length;
 
 /// Fewer dead rows than this are not reported.
 const MANY_DEAD: u64 = 10_000;
@@ -259,7 +258,7 @@ fn judge_open(open: &[Open], longest: Duration, piles_up: bool) -> Finding {
             0 => String::new(),
             hidden => format!("; the age of {hidden} is hidden from this role"),
         };
-        return Finding::ok(format!("none has been open for {} or longer{hidden}", Length::from(longest)));
+        return Finding::ok(format!("none has been open for {} or longer{hidden}", pg_limiter::Length::from(longest)));
     };
     let described = |one: &&Open| {
         let time = match one.seconds {

@@ -4,9 +4,7 @@ use std::collections::HashMap;
 use std::io::{Error, ErrorKind};
 use std::time::Duration;
 
-use http::uri::Authority;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
-use tokio::net::TcpStream;
 
 use crate::operate::doctor::{Finding, Findings};
 
@@ -22,7 +20,7 @@ pub(super) fn address_on(host: &str) -> String {
 
 /// Reads such an address, with or without a port.
 pub(super) fn parse_address(text: &str) -> Result<String, &'static str> {
-    let authority = text.parse::<Authority>().ok().filter(|authority| !authority.host().is_empty());
+    let authority = text.parse::<http::uri::Authority>().ok().filter(|authority| !authority.host().is_empty());
     let parts = authority.as_ref().map(|authority| (authority.host(), authority.port_u16()));
     match parts {
         Some((host, None)) if host == text => Ok(format!("{host}:9000")),
@@ -40,7 +38,7 @@ async fn flags(patience: Duration, address: &str) -> Result<Flags, Error> {
 
 /// Fetches the page. With HTTP/1.0 the response ends with the connection, and is not chunked.
 async fn fetch(address: &str) -> Result<String, Error> {
-    let mut stream = TcpStream::connect(address).await?;
+    let mut stream = tokio::net::TcpStream::connect(address).await?;
     let request =
         format!("GET /varz?raw HTTP/1.0\r\nHost: {address}\r\nUser-Agent: pg-limiter\r\nConnection: close\r\n\r\n");
     stream.write_all(request.as_bytes()).await?;

@@ -6,7 +6,6 @@ mod processes;
 mod terminal;
 mod work;
 
-use std::pin::pin;
 use std::process::ExitCode;
 use std::time::{Duration, Instant};
 
@@ -87,7 +86,7 @@ async fn acquire(limiter: &Limiter, args: &ExecArgs, signals: &mut Signals) -> R
     let _progress = Progress::of(format!("waiting for a slot of \"{}\"", args.name));
     loop {
         let denied = {
-            let mut attempt = pin!(attempt(limiter, args));
+            let mut attempt = std::pin::pin!(attempt(limiter, args));
             tokio::select! {
                 taken = &mut attempt => match taken? {
                     Ok(lease) => return Ok(Ok(lease)),

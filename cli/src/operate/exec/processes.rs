@@ -7,7 +7,6 @@ use std::os::unix::process::{CommandExt, ExitStatusExt};
 use std::process::{Child, Command, ExitStatus, Stdio};
 use std::time::{Duration, Instant};
 
-use rustix::io::Errno;
 use rustix::process::{self, Pid, Signal, WaitOptions};
 
 use crate::operate::exec::proc::{self, Process};
@@ -109,7 +108,7 @@ impl Processes {
     }
 
     pub(crate) fn is_over(&self) -> bool {
-        let is_group_empty = || process::test_kill_process_group(self.leader) == Err(Errno::SRCH);
+        let is_group_empty = || process::test_kill_process_group(self.leader) == Err(rustix::io::Errno::SRCH);
         self.status.is_some() && self.living().map_or_else(is_group_empty, |living| living.is_empty())
     }
 

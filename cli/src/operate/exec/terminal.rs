@@ -2,11 +2,9 @@
 
 use std::fs::File;
 use std::io;
-use std::os::fd::AsFd;
 use std::os::unix::fs::FileTypeExt;
 
 use nix::sys::signal::{SigSet, SigmaskHow, Signal};
-use rustix::io::Errno;
 use rustix::process::{Pid, getpgrp, test_kill_process_group};
 use rustix::termios::{tcgetpgrp, tcsetpgrp};
 
@@ -51,7 +49,7 @@ impl Terminal {
     /// Takes the terminal back from the group, or from a group that has ended. Returns whether it did.
     pub(super) fn take_back(&self, group: Pid) -> bool {
         let Ok(present) = tcgetpgrp(&self.device) else { return false };
-        let is_lent = present == group || test_kill_process_group(present) == Err(Errno::SRCH);
+        let is_lent = present == group || test_kill_process_group(present) == Err(rustix::io::Errno::SRCH);
         is_lent && self.set(self.home)
     }
 
@@ -64,7 +62,7 @@ impl Terminal {
     }
 }
 
-fn is_pipe(stream: impl AsFd) -> bool {
+fn is_pipe(stream: impl std::os::fd::AsFd) -> bool {
     let file = stream.as_fd().try_clone_to_owned().map(File::from);
     file.and_then(|file| file.metadata()).is_ok_and(|metadata| metadata.file_type().is_fifo())
 }

@@ -1,7 +1,6 @@
 //! All buckets of one key, and how they refill.
 
 use std::collections::BTreeSet;
-use std::time::Duration;
 
 use sqlx::{AssertSqlSafe, PgConnection};
 
@@ -33,7 +32,7 @@ pub(crate) struct Balance {
     pub(crate) now: f64,
     pub(crate) capacity: f64,
     /// Until a call for one token would be allowed; `None` if it would be allowed now.
-    pub(crate) wait: Option<Duration>,
+    pub(crate) wait: Option<std::time::Duration>,
     /// The balance over time if nothing more is taken: the time in microseconds since the Unix epoch, and the balance.
     pub(crate) curve: Vec<(i64, f64)>,
 }

@@ -130,7 +130,8 @@ fn far(time: SystemTime) -> String {
 }
 
 pub(super) fn group_table(groups: &[GroupCounts]) -> Vec<String> {
-    let (are_blocked, are_held) = (groups.iter().any(|group| group.blocked > 0), groups.iter().any(is_held));
+    let are_blocked = groups.iter().any(|group| group.blocked > 0);
+    let are_held = groups.iter().any(|group| held(group) != NONE);
     let columns: [Column<'_, GroupCounts>; 13] = [
         ("QUEUE", true, |group| name(&group.queue)),
         ("GROUP", true, |group| name(&group.group)),
@@ -147,10 +148,6 @@ pub(super) fn group_table(groups: &[GroupCounts]) -> Vec<String> {
         ("HELD", are_held, |group| held(group).to_owned()),
     ];
     table(&columns, groups, &[0, 1])
-}
-
-const fn is_held(group: &GroupCounts) -> bool {
-    group.is_paused || group.is_draining
 }
 
 const fn held(group: &GroupCounts) -> &'static str {

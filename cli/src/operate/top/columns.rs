@@ -6,7 +6,7 @@ use ratatui::layout::Constraint;
 
 use crate::operate::live::{BucketView, Counted, GroupView, KeyView, LimitView, Meaning};
 use crate::text::{age, escaped, grouped, shortened, shown, tokens};
-use crate::{HiddenKeys, Result};
+use crate::{Keys, Result};
 
 pub(super) struct Column<T> {
     pub(super) heading: &'static str,
@@ -131,13 +131,13 @@ const ASCII: [char; 8] = ['.', ':', '-', '=', '+', '*', '%', '#'];
 /// How texts are written.
 #[derive(Default)]
 pub(super) struct Style {
-    hidden: Option<HiddenKeys>,
+    pub(super) keys: Keys,
     is_unicode: bool,
 }
 
 impl Style {
     pub(super) fn new(hide_keys: bool, is_unicode: bool) -> Result<Self> {
-        Ok(Self { hidden: hide_keys.then(HiddenKeys::new).transpose()?, is_unicode })
+        Ok(Self { keys: Keys::new(hide_keys)?, is_unicode })
     }
 
     /// Unicode, if the locale has it.
@@ -147,16 +147,11 @@ impl Style {
         Self::new(hide_keys, name.contains("UTF-8") || name.contains("UTF8"))
     }
 
-    /// The key, or a short hash of it.
-    pub(super) fn key(&self, key: &str) -> String {
-        self.hidden.as_ref().map_or_else(|| key.to_owned(), |hidden| hidden.hash(key))
-    }
-
     pub(super) fn key_cell(&self, key: &str) -> String {
         if key.is_empty() {
             return "(all callers)".to_owned();
         }
-        let text = shown(&self.key(key), usize::MAX);
+        let text = shown(&self.keys.shown(key), usize::MAX);
         if self.is_unicode { text } else { text.chars().map(|c| if c.is_ascii() { c } else { '?' }).collect() }
     }
 

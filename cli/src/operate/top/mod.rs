@@ -12,7 +12,6 @@ use std::process::ExitCode;
 use std::time::{Duration, Instant};
 
 use clap::Args;
-use ratatui::DefaultTerminal;
 use ratatui::crossterm::event::{self, Event, KeyEventKind};
 use tokio::sync::mpsc;
 
@@ -142,7 +141,7 @@ const POLL: Duration = Duration::from_millis(100);
 
 /// The screen is restored however this process ends, unless it is killed.
 struct Terminal {
-    screen: DefaultTerminal,
+    screen: ratatui::DefaultTerminal,
     events: mpsc::UnboundedReceiver<io::Result<Event>>,
 }
 

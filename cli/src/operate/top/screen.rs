@@ -279,13 +279,13 @@ pub(super) fn json(app: &App) -> String {
     let snapshot = &data.seen.snapshot;
     let mut limits = app.limits();
     for limit in &mut limits {
-        limit.all_keys().for_each(|key| key.bucket.key = app.style.key(&key.bucket.key));
+        limit.all_keys().for_each(|key| key.bucket.key = app.style.keys.shown(&key.bucket.key));
     }
     let mut groups = app.groups();
     for group in &mut groups {
-        group.group = app.style.key(&group.group);
+        group.group = app.style.keys.shown(&group.group);
         if let Some((_, key)) = &mut group.waits_for {
-            *key = app.style.key(key);
+            *key = app.style.keys.shown(key);
         }
     }
     let queue = |queue: &QueueView| {

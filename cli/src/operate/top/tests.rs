@@ -1,6 +1,5 @@
 //! The screens, on the data of a private server.
 
-use ratatui::backend::TestBackend;
 use ratatui::crossterm::event::{KeyCode, KeyEvent, KeyModifiers};
 
 use crate::operate::live;
@@ -44,7 +43,7 @@ impl Fixture {
     }
 
     fn lines(&self, width: u16, height: u16) -> Vec<String> {
-        let mut terminal = ratatui::Terminal::new(TestBackend::new(width, height)).unwrap();
+        let mut terminal = ratatui::Terminal::new(ratatui::backend::TestBackend::new(width, height)).unwrap();
         terminal.draw(|frame| draw(frame, &self.app)).unwrap();
         let buffer = terminal.backend().buffer();
         let line = |y| (0..width).map(|x| buffer[(x, y)].symbol()).collect::<String>().trim_end().to_owned();
@@ -137,7 +136,6 @@ async fn all_tabs_fit_in_80_columns_and_24_lines() {
     // A wide screen has more columns; a small one names the size that is needed.
     assert!(top.lines(200, 50).join("\n").contains("WAITS FOR A SLOT OF"));
     assert!(top.lines(30, 5).join("\n").contains("top needs 50 x 12"));
-    top.of.live.close().await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -206,7 +204,6 @@ async fn keys_sort_filter_and_select() {
     assert_eq!(top.press("?q"), Next::Quit);
     let control_c = KeyEvent::new(KeyCode::Char('c'), KeyModifiers::CONTROL);
     assert_eq!((top.press("/"), top.app.press(control_c)), (Next::Draw, Next::Quit));
-    top.of.live.close().await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -223,7 +220,6 @@ async fn hidden_keys_are_nowhere_on_the_screen() {
             assert!(!screen.contains(key), "{key} in\n{screen}");
         }
     }
-    top.of.live.close().await;
 }
 
 #[test]

@@ -2,7 +2,6 @@
 
 use std::net::SocketAddr;
 
-use axum::body::Body;
 use axum::extract::{Request, State};
 use axum::http::{HeaderMap, Method, StatusCode, Uri, header};
 use axum::middleware::Next;
@@ -112,7 +111,7 @@ fn is_from_another_site(method: &Method, headers: &HeaderMap) -> bool {
     }
 }
 
-pub(super) async fn guard(State(app): Shared, request: Request<Body>, next: Next) -> Response {
+pub(super) async fn guard(State(app): Shared, request: Request, next: Next) -> Response {
     let response = match app.access.refusal(request.method(), request.uri(), request.headers()) {
         Some(refusal) => refusal,
         None => next.run(request).await,

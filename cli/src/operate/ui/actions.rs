@@ -1,7 +1,5 @@
 //! The changes that visitors may make, with `--allow-changes`, and their forms.
 
-use std::time::Duration;
-
 use axum::Form;
 use axum::extract::State;
 use axum::http::StatusCode;
@@ -52,7 +50,7 @@ type Changed = Result<Redirect, PageError>;
 pub(super) async fn reset(State(app): Shared, Form(of): Form<Wanted>) -> Changed {
     let (limiter, key) = (limiter(&app, &of.form)?, app.named(of.key.as_deref().unwrap_or_default())?);
     // Removing a row does not depend on the limit.
-    let any = Limit::token_bucket(1, Duration::from_secs(1)).build().map_err(CliError::usage)?;
+    let any = Limit::token_bucket(1, std::time::Duration::from_secs(1)).build().map_err(CliError::usage)?;
     limiter.reset(Item::new((&*of.limit, any), &*key)).await?;
     Ok(app.done.add(&key_url(&app, &key), "reset", "The bucket has no row any more: it is full."))
 }
@@ -87,7 +85,7 @@ async fn change(
     let job = job(limiter, id).await?.ok_or_else(|| PageError::not_found(no_such_job(id)))?;
     match act(limiter, job).await? {
         Became::Done(..) => Ok(app.done.add(&job_url(id), done[0], done[1])),
-        Became::Refused(_, why) => Err(PageError::invalid(why)),
+        Became::Refused(_, why) => Err(CliError::Usage(why).into()),
     }
 }
 

@@ -1,6 +1,5 @@
 //! The page of the database's health.
 
-use std::cmp::Reverse;
 use std::time::{Duration, Instant};
 
 use axum::extract;
@@ -31,7 +30,7 @@ fn body(health: &Health) -> Markup {
     let (used, most) = health.connections;
     // The worst first.
     let mut findings: Vec<_> = health.findings.iter().collect();
-    findings.sort_by_key(|(_, finding)| Reverse(finding.state));
+    findings.sort_by_key(|(_, finding)| std::cmp::Reverse(finding.state));
     let row = |table: &Table| {
         let in_place = table.in_place as f64 * 100.0 / table.updates as f64;
         vec![

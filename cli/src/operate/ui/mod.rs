@@ -14,25 +14,20 @@ mod queue_page;
 #[cfg(feature = "study")]
 mod what_if;
 
-use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::sync::Arc;
 
-use axum::extract::DefaultBodyLimit;
-use axum::http::header;
 use axum::middleware::from_fn_with_state;
 use axum::response::Redirect;
 use axum::routing::{MethodRouter, get, post};
 use axum::{Router, serve};
 use clap::Args;
-use tokio::net::TcpListener;
-use tokio::sync::Mutex;
 
 use crate::operate::live::Live;
 use crate::signals::interrupt;
-use crate::{CliError, Database, KeySecretArgs, Result, Running, input, output};
+use crate::{CliError, Database, KeySecretArgs, Keys, Result, Running, input, output};
 use access::{Access, random_token};
-use app::{App, Done, INTERVAL, Keys};
+use app::{App, Done, INTERVAL};
 use demo::Demo;
 use format::encoded;
 use pg_limiter::{Limits, Schema};
@@ -53,7 +48,7 @@ pub(crate) async fn run(args: UiArgs, database: Database) -> Result<()> {
     // Report a wrong address or password at once. Later, pages report a lost database.
     let live = Live::open(&running, of_file).await?;
     let cannot_listen = |error| CliError::usage(format!("cannot listen on {}: {error}", args.listen));
-    let listener = TcpListener::bind(args.listen).await.map_err(cannot_listen)?;
+    let listener = tokio::net::TcpListener::bind(args.listen).await.map_err(cannot_listen)?;
     let address = listener.local_addr().map_err(CliError::failed)?;
     let token = if token.is_none() && !address.ip().is_loopback() { Some(random_token()?) } else { token };
     let interrupted = interrupt();
@@ -74,7 +69,7 @@ pub(crate) async fn run(args: UiArgs, database: Database) -> Result<()> {
         running,
         #[cfg(feature = "study")]
         sandbox: Arc::default(),
-        health: Mutex::new(None),
+        health: tokio::sync::Mutex::new(None),
     });
     output::line(format!("http://{address}/{query}"))?;
     output::note("press Ctrl-C to end");
@@ -132,7 +127,7 @@ fn routes(app: Arc<App>) -> Router {
     // Without `--allow-changes` there is no route that changes anything.
     let routes = if app.changes.is_some() { routes.merge(changes) } else { routes };
     routes
-        .layer(DefaultBodyLimit::max(LARGEST_BODY))
+        .layer(axum::extract::DefaultBodyLimit::max(LARGEST_BODY))
         .layer(from_fn_with_state(Arc::clone(&app), page::frame))
         .fallback(page::no_such_page)
         .layer(from_fn_with_state(Arc::clone(&app), access::guard))
@@ -141,7 +136,7 @@ fn routes(app: Arc<App>) -> Router {
 
 /// A file that pages use. It is part of the program.
 fn file(kind: &'static str, text: &'static str) -> MethodRouter<Arc<App>> {
-    get(move || async move { ([(header::CONTENT_TYPE, kind)], text) })
+    get(move || async move { ([(axum::http::header::CONTENT_TYPE, kind)], text) })
 }
 
 fn place(running: &Running, is_demo: bool) -> String {
@@ -161,7 +156,7 @@ const SHORTEST_TOKEN: usize = 16;
 pub(crate) struct UiArgs {
     /// Address to listen on; port 0 chooses a free port. If it is not a loopback address, visitors need a token
     #[arg(long, value_name = "IP:PORT", default_value = "127.0.0.1:8420")]
-    listen: SocketAddr,
+    listen: std::net::SocketAddr,
     /// Show the balances of the limits that this file defines: TOML, or JSON if its name ends in .json; `-` is standard input
     /// [default: the limits that are stored in the database]
     #[arg(long, value_name = "FILE", conflicts_with = "demo")]

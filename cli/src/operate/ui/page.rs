@@ -2,8 +2,6 @@
 
 use std::str::FromStr;
 
-use axum::Extension;
-use axum::body::to_bytes;
 use axum::extract::{Request, State};
 use axum::http::{StatusCode, Uri};
 use axum::middleware::Next;
@@ -53,7 +51,7 @@ impl Page {
 /// Without the frame, which [`frame`] adds.
 impl IntoResponse for Page {
     fn into_response(self) -> Response {
-        Extension(self).into_response()
+        axum::Extension(self).into_response()
     }
 }
 
@@ -63,11 +61,6 @@ pub(super) struct PageError(pub(super) StatusCode, pub(super) String);
 impl PageError {
     pub(super) fn not_found(message: impl Into<String>) -> Self {
         Self(StatusCode::NOT_FOUND, message.into())
-    }
-
-    /// The visitor's input cannot be used.
-    pub(super) fn invalid(message: impl Into<String>) -> Self {
-        Self(StatusCode::BAD_REQUEST, message.into())
     }
 }
 
@@ -84,7 +77,8 @@ pub(super) const JOB_NUMBER: &str = "the number of a job, such as 1";
 impl<E: Into<CliError>> From<E> for PageError {
     fn from(error: E) -> Self {
         match error.into() {
-            CliError::Usage(message) => Self::invalid(message),
+            // The visitor's input cannot be used.
+            CliError::Usage(message) => Self(StatusCode::BAD_REQUEST, message),
             error => Self(StatusCode::SERVICE_UNAVAILABLE, error.to_string()),
         }
     }
@@ -133,7 +127,7 @@ pub(super) async fn frame(State(app): Shared, request: Request, next: Next) -> R
     if !status.is_client_error() || response.extensions().get::<Page>().is_some() {
         return framed(&app, here, response);
     }
-    let text = match to_bytes(response.into_body(), 1000).await {
+    let text = match axum::body::to_bytes(response.into_body(), 1000).await {
         Ok(bytes) if !bytes.is_empty() => {
             let text =
                 String::from_utf8_lossy(&bytes).replace("Failed to deserialize form body", "the form is invalid");

@@ -67,7 +67,7 @@ fn field<'a>(fields: &'a Fields, name: &str) -> &'a str {
 }
 
 async fn read(mut form: Multipart) -> Result<(Fields, Vec<u8>), PageError> {
-    let invalid = |error: axum::extract::multipart::MultipartError| PageError::invalid(error.body_text());
+    let invalid = |error: axum::extract::multipart::MultipartError| CliError::Usage(error.body_text());
     let (mut fields, mut log) = (Fields::new(), Vec::new());
     while let Some(field) = form.next_field().await.map_err(invalid)? {
         let name = field.name().unwrap_or_default().to_owned();
