@@ -1,7 +1,6 @@
 //! `exec`: runs a command while it holds slots of a concurrency limit.
 
 mod args;
-mod proc;
 mod processes;
 mod terminal;
 mod work;

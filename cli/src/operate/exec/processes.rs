@@ -1,6 +1,6 @@
-//! The processes of the command.
+//! The processes of the command, and how they are found among those of the machine.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::ffi::OsString;
 use std::io::{self, Write};
 use std::os::unix::process::{CommandExt, ExitStatusExt};
@@ -9,7 +9,6 @@ use std::time::{Duration, Instant};
 
 use rustix::process::{self, Pid, Signal, WaitOptions};
 
-use crate::operate::exec::proc::{self, Process};
 use crate::operate::exec::terminal::Terminal;
 use crate::signals::Signals;
 use crate::{output, text};
@@ -51,7 +50,7 @@ impl Processes {
         #[cfg(target_os = "linux")]
         let _ = process::set_child_subreaper(Some(process::getpid()));
         let mut guard = Guard::start().ok();
-        let foreign = proc::children();
+        let foreign = children();
         let mut command = Command::new(program);
         let child = command.args(rest).env("PG_LIMITER_LEASE", lease.to_string()).process_group(0).spawn()?;
         let leader = Pid::from_child(&child);
@@ -101,7 +100,7 @@ impl Processes {
         let by_terminal = [Signal::TSTP, Signal::TTIN, Signal::TTOU];
         if let Some(signal) = by_terminal.into_iter().find(|kind| Some(kind.as_raw()) == stopped) {
             self.suspend(terminal, signal, lease, early).await;
-        } else if stopped == Some(Signal::STOP.as_raw()) && terminal.is_lent_to(self.leader) && !proc::is_orphaned() {
+        } else if stopped == Some(Signal::STOP.as_raw()) && terminal.is_lent_to(self.leader) && !is_orphaned() {
             // Another process stopped it. The user has no keys to continue it, and gets the shell.
             self.suspend(terminal, Signal::TSTP, lease, early).await;
         }
@@ -114,7 +113,7 @@ impl Processes {
 
     /// What lives, or `None` if the system has no list.
     fn living(&self) -> Option<Vec<Process>> {
-        proc::members(self.leader, &self.foreign)
+        members(self.leader, &self.foreign)
     }
 
     pub(crate) fn forward(&mut self, number: i32) {
@@ -194,7 +193,7 @@ impl Processes {
         if !is_typed || !terminal.is_in_pipeline {
             // With all of its own group, as the terminal would. The system ignores the signal if there is no shell to continue it.
             let _ = process::kill_current_process_group(signal);
-        } else if !proc::is_orphaned() {
+        } else if !is_orphaned() {
             // The terminal has stopped the rest of the pipeline.
             let _ = process::kill_process(process::getpid(), Signal::STOP);
         }
@@ -244,5 +243,64 @@ impl Drop for Guard {
             let _ = process::kill_process_group(Pid::from_child(&self.shell), Signal::KILL); // It fails if the guard has ended.
             let _ = self.shell.wait();
         }
+    }
+}
+
+/// A process of this machine, from `/proc`. Only Linux has it in this form: elsewhere nothing is found.
+#[derive(Clone, Copy)]
+struct Process {
+    id: Pid,
+    group: Option<Pid>,
+    parent: Option<Pid>,
+    session: Option<Pid>,
+}
+
+/// The processes that have not ended, or `None` if the system has no list.
+fn all() -> Option<Vec<Process>> {
+    let ids = std::fs::read_dir("/proc").ok()?.filter_map(|entry| entry.ok()?.file_name().to_str()?.parse().ok());
+    let all: Vec<Process> = ids.filter_map(|id| read(Pid::from_raw(id)?)).collect();
+    all.iter().any(|process| process.id == process::getpid()).then_some(all)
+}
+
+fn read(id: Pid) -> Option<Process> {
+    // "1 (the name) S 2 3 ..": the state, the parent and the group. The name may contain anything.
+    let stat = std::fs::read(format!("/proc/{id}/stat")).ok()?;
+    let after_name = stat.iter().rposition(|byte| *byte == b')')? + 1;
+    let mut fields = std::str::from_utf8(&stat[after_name..]).ok()?.split_ascii_whitespace();
+    let is_alive = !["Z", "X"].contains(&fields.next()?);
+    // A process that is just ending has -1 here.
+    let mut pid = || fields.next()?.parse().ok().filter(|id| *id > 0).and_then(Pid::from_raw);
+    let (parent, group, session) = (pid(), pid(), pid());
+    is_alive.then_some(Process { id, group, parent, session })
+}
+
+/// Whether no shell with job control started this process, so that nothing continues it if it stops.
+fn is_orphaned() -> bool {
+    let (Some(own), Some(parent)) = (read(process::getpid()), process::getppid().and_then(read)) else { return true };
+    own.session != parent.session || own.group == parent.group
+}
+
+fn children() -> Vec<Pid> {
+    let parent = Some(process::getpid());
+    all().unwrap_or_default().iter().filter(|process| process.parent == parent).map(|process| process.id).collect()
+}
+
+/// The processes of the group, and the descendants of this process: not these children, their groups and their descendants.
+fn members(group: Pid, except: &[Pid]) -> Option<Vec<Process>> {
+    let mut rest = all()?;
+    rest.retain(|process| !except.contains(&process.id) && !process.group.is_some_and(|group| except.contains(&group)));
+    let mut parents = HashSet::from([process::getpid()]);
+    let mut members = Vec::new();
+    loop {
+        let is_member = |process: &Process| {
+            process.group == Some(group) || process.parent.is_some_and(|parent| parents.contains(&parent))
+        };
+        let (found, others): (Vec<_>, _) = rest.into_iter().partition(is_member);
+        if found.is_empty() {
+            return Some(members);
+        }
+        parents.extend(found.iter().map(|process| process.id));
+        members.extend(found);
+        rest = others;
     }
 }
