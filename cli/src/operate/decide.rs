@@ -10,9 +10,7 @@ use crate::limit_args::{LimitArgs, finite};
 use crate::operate::stored::{ExactArgs, Forms};
 use crate::text::{self, parse_length};
 use crate::{CliError, Database, KeySecretArgs, Progress, Result, json, output};
-use pg_limiter::{
-    Balances, Call, Decision, Error, InvalidCall, Item, KeySecret, Kind, Limit, Limiter, Limits, Op, Outcome,
-};
+use pg_limiter::{Balances, Call, Decision, Error, InvalidCall, Item, Kind, Limit, Limiter, Limits, Op, Outcome};
 
 #[derive(Args, Debug)]
 pub(crate) struct PeekArgs {
@@ -60,8 +58,10 @@ pub(crate) async fn peek(args: PeekKeyArgs, database: Database) -> Result<()> {
     let (limits, secret) = (limit.limits(&name, &database).await?, secret.read()?);
     let forms = Forms::new(given.clone(), exact, secret.clone());
     let call = Call::from(Item::new(&*name, forms.usual()).count(0));
+    refuse_impossible(Op::Peek, &call, &limits, json)?;
     let is_gate = limits.get(&name).is_some_and(|limit| limit.kind() == Kind::Gate);
     let look = async |limiter: &Limiter| {
+        let _progress = Progress::of("waiting for the database");
         let key = forms.find(limiter, &name, false).await?;
         let item = Item::new(&*name, &*key).count(0);
         Ok(match is_gate {
@@ -69,7 +69,7 @@ pub(crate) async fn peek(args: PeekKeyArgs, database: Database) -> Result<()> {
             false => of_bucket(&limiter.peek(item).await?, Some(key).filter(|key| *key != given), json),
         })
     };
-    output::line(ask((limits, secret), (Op::Peek, &call), json, database, look).await?)
+    output::line(database.with_limiter(limits, secret, look).await?)
 }
 
 /// `other_key`: the form of the key that is stored, if it is not the given one.
@@ -106,34 +106,23 @@ pub(crate) async fn decide(op: Op, args: DecideArgs, database: Database) -> Resu
     let (limits, secret) = (limit.limits(&name, &database).await?, secret.read()?);
     let call = Call::from(Item::new(name, key).count(count).leave(leave.unwrap_or_default()));
     let call = if reserve { call.reserve() } else { call };
-    let how = async |limiter: &Limiter| match op {
-        Op::Check => Ok(limiter.check(call.clone()).await?),
-        _ => Ok(limiter.limit(call.clone()).await?),
+    refuse_impossible(op, &call, &limits, json)?;
+    let work = async |limiter: &Limiter| {
+        let _progress = Progress::of("waiting for the database");
+        Ok(if op == Op::Check { limiter.check(call).await? } else { limiter.limit(call).await? })
     };
-    let decision = ask((limits, secret), (op, &call), json, database, how).await?;
+    let decision = database.with_limiter(limits, secret, work).await?;
     output::line_if_open(if json { json::line(&json::decision(&decision)) } else { human(&decision) })?;
     Ok(ExitCode::from(u8::from(decision.is_denied())))
 }
 
-async fn ask<T>(
-    (limits, key_secret): (Limits, Option<KeySecret>),
-    (op, call): (Op, &Call),
-    json: bool,
-    database: Database,
-    how: impl AsyncFnOnce(&Limiter) -> Result<T>,
-) -> Result<T> {
-    // Reject a call that can never be allowed without connecting to the database.
-    if let Err(error) = call.validate(op, &limits) {
-        if json {
-            output::line(json::impossible(&error))?;
-        }
-        return Err(CliError::usage(error));
+/// Rejects a call that can never be allowed, before a connection is made.
+fn refuse_impossible(op: Op, call: &Call, limits: &Limits, json: bool) -> Result<()> {
+    let Err(error) = call.validate(op, limits) else { return Ok(()) };
+    if json {
+        output::line(json::impossible(&error))?;
     }
-    let work = async |limiter: &Limiter| {
-        let _progress = Progress::of("waiting for the database");
-        how(limiter).await
-    };
-    database.with_limiter(limits, key_secret, work).await
+    Err(CliError::usage(error))
 }
 
 fn human(decision: &Decision) -> String {

@@ -89,10 +89,7 @@ impl Listed for GroupView {
         Column::new("AVAILABLE", 10, true, |group, _, _| count(group.available)),
         Column::new("NEXT START", 12, false, |group, _, now| next_start(group.next_start, now)),
         Column::new("LAG", 8, true, |group, _, _| lag(group.lag)),
-        Column {
-            is_extra: true,
-            ..Column::new("WAITS FOR A SLOT OF", 24, false, |group, style, _| slot(group, style))
-        },
+        Column { is_extra: true, ..Column::new("WAITS FOR A SLOT OF", 24, false, slot) },
     ];
 
     fn id(&self) -> Id {
@@ -245,7 +242,7 @@ fn lag(lag: Option<i64>) -> Cell {
 }
 
 /// Groups that wait for nothing come first. No name contains a NUL.
-fn slot(group: &GroupView, style: &Style) -> Cell {
+fn slot(group: &GroupView, style: &Style, _: i64) -> Cell {
     let Some((limit, key)) = &group.waits_for else { return text("-".to_owned(), "") };
     text(format!("{} {}", escaped(limit), style.key_cell(key)), &format!("{limit}\0{key}"))
 }
