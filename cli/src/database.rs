@@ -152,7 +152,6 @@ pub(super) fn cannot_connect(error: sqlx::Error) -> CliError {
 }
 
 impl Running {
-    /// The programs that a private server runs, for messages.
     pub(super) fn private_source(&self) -> Option<&str> {
         self.server.as_ref().map(Server::source)
     }

@@ -78,7 +78,6 @@ fn not_stored(name: &str, stored: &Limits) -> String {
 /// The most names of limits that a message lists.
 const LISTED: usize = 20;
 
-/// The names of the stored limits, for messages.
 pub(crate) fn stored_names(stored: &Limits) -> String {
     let names: Vec<&str> = stored.iter().map(|(name, _)| name).collect();
     match names.len() {
@@ -157,7 +156,6 @@ impl LimitArgs {
         self.kind.or(self.lease.is_some().then_some(Kind::Concurrency))
     }
 
-    /// Refuses options that define no inline limit.
     fn require_inline(&self) -> Result<()> {
         let is_inline = self.rate.is_some() || matches!(self.inline_kind(), Some(Kind::Gate | Kind::Concurrency));
         CliError::refuse_if(!is_inline, format_args!("{NO_LIMIT}: {REMEDY}"))

@@ -90,7 +90,6 @@ impl Progress {
         Self::start(what, ProgressBar::new(length), "{msg} [{bar:25}] {bytes}/{total_bytes} {eta}")
     }
 
-    /// Work that shows no progress on this terminal.
     pub(super) fn hidden() -> Self {
         Self { bar: ProgressBar::hidden(), appearance: None }
     }

@@ -7,8 +7,6 @@ use unicode_width::{UnicodeWidthChar, UnicodeWidthStr};
 
 use pg_limiter::{Length, Limit};
 
-const MINUTE: Duration = Duration::from_secs(60);
-
 /// Formats tokens, rounded down to thousandths, so that 0.9999 tokens do not look like one.
 pub(super) fn tokens(value: f64) -> String {
     let thousandths = (value * 1000.0 + 1e-6).floor() / 1000.0;
@@ -22,7 +20,7 @@ pub(super) fn plain(value: f64) -> String {
 
 /// Formats a wait: exactly to the microsecond below a minute (`5.9995s`), otherwise cut to two units (`10d 22h`).
 pub(super) fn wait(time: Duration) -> String {
-    if time >= MINUTE {
+    if time.as_secs() >= 60 {
         return age(time);
     }
     let digits = format!("{}.{:06}", time.as_secs(), time.subsec_micros());

@@ -1,5 +1,4 @@
-//! The form in which a key is stored. An operator knows an address or a name, and a web layer may have stored the client's network,
-//! or a key with the prefix of an alternative.
+//! The form in which a key is stored: a web layer may store the client's network for an address, or a prefix with the key.
 
 use std::collections::BTreeSet;
 

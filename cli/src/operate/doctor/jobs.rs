@@ -117,8 +117,7 @@ pub(super) async fn notifications(session: &mut Session) -> sqlx::Result<Finding
     Ok(judge_usage(usage, session.rows(sql).await?.pop()))
 }
 
-/// The oldest transaction of the server has a pid, a database, and an age in seconds. If its session listens, no notification after
-/// its start is removed.
+/// The oldest transaction: its pid, database, and age in seconds. If its session listens, no notification after its start is removed.
 fn judge_usage(usage: f64, oldest: Option<(i32, String, f64)>) -> Finding {
     let found = format!("the queue of notifications is {:.0} % full", (usage * 100.0).floor());
     if usage < HALF {

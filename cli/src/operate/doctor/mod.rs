@@ -38,7 +38,6 @@ pub(crate) async fn run(args: DoctorArgs, database: Database) -> Result<ExitCode
     Ok(ExitCode::from(u8::from(is_ill)))
 }
 
-/// The findings of the checks with the default arguments.
 pub(crate) async fn findings(options: &PgConnectOptions, schema: &Schema) -> Result<Findings> {
     Ok(report(&DoctorArgs { tserver: None, old_transaction: OLD_TRANSACTION, json: false }, options, schema).await?.0)
 }

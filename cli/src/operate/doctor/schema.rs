@@ -15,7 +15,6 @@ pub(crate) const TABLES: &str =
 
 pub(super) const VIEWS: &str = "'buckets', 'limits', 'queue_groups', 'queue_jobs'";
 
-/// The names of the limiter's functions, as SQL strings.
 pub(super) fn function_names(schema: &Schema) -> String {
     let functions = functions(schema, Part::ALL);
     let names: BTreeSet<&str> = functions.iter().filter_map(|function| function.signature.split('(').next()).collect();

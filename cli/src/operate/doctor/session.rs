@@ -1,5 +1,4 @@
-//! Queries the database. Each query is one message with its own read-only transaction, so that it works through a pooler,
-//! and a failed query leaves no open transaction behind.
+//! Queries the database. Each query is one message with its own read-only transaction: for poolers, and so that none stays open.
 
 use std::io::{Error, ErrorKind};
 use std::time::Duration;

@@ -1,5 +1,4 @@
-//! Checks the health of a table: its size, its dead and idle rows, its vacuums, and whether rows are updated in place. Also checks
-//! for long transactions: they prevent the removal of dead rows, and lock the rows that they took tokens from.
+//! Checks a table: its size, dead and idle rows, vacuums, and updates in place; and long transactions, which keep dead rows and locks.
 
 use std::time::Duration;
 

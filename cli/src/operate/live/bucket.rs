@@ -18,7 +18,6 @@ pub(crate) enum Meaning {
 }
 
 impl Meaning {
-    /// The words after a stored value.
     pub(crate) fn words(self, value: f64) -> String {
         let (noun, rest) = match self {
             Self::TokensLeft => ("token", "left"),
@@ -124,7 +123,6 @@ pub(super) fn leases(row: &Row) -> Vec<Lease> {
     leases.chunks_exact(3).map(lease).collect()
 }
 
-/// The counts that the row of a sliding window stores.
 pub(super) struct SlidingCounts {
     pub(super) period: i64,
     pub(super) phase: i64,

@@ -65,7 +65,6 @@ impl Sampler {
         }
     }
 
-    /// The tokens taken from a bucket that is read in each sample, in each bin.
     pub(super) fn history(&self, name: &str, key: &str) -> Option<Vec<f64>> {
         Some(self.buckets.get(&(name.to_owned(), key.to_owned()))?.taken.bins(self.at))
     }

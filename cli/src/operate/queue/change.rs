@@ -72,7 +72,6 @@ fn check(job: &JobInfo, op: Op, limits: &Limits) -> Result<(), Became> {
     Err(Became::Refused(Some(job.state), format!("job {}: {why}", job.id)))
 }
 
-/// The limits of the file, or those that are stored in the database.
 async fn job_limits(file: Option<&Path>, database: &Database) -> Result<Limits> {
     match file {
         Some(file) => input::read_limits(file),

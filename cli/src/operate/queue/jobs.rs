@@ -41,7 +41,6 @@ pub(super) fn name(text: &str) -> String {
     if text.is_empty() { NONE.to_owned() } else { shown(text, WIDEST_NAME) }
 }
 
-/// All fields of a job, one per line.
 pub(super) fn description(job: &JobInfo) -> Vec<String> {
     let text = |text: Option<&str>| match text {
         None | Some("") => NONE.to_owned(),

@@ -134,7 +134,6 @@ fn routes(app: Arc<App>) -> Router {
         .with_state(app)
 }
 
-/// A file that pages use. It is part of the program.
 fn file(kind: &'static str, text: &'static str) -> MethodRouter<Arc<App>> {
     get(move || async move { ([(axum::http::header::CONTENT_TYPE, kind)], text) })
 }
