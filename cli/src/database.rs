@@ -44,8 +44,19 @@ pub(super) struct Running {
 impl Database {
     pub(super) fn new(args: DatabaseArgs) -> Result<Self> {
         let schema = Schema::new(&args.schema).map_err(CliError::usage)?;
-        let is_argument = args.database_url.is_some();
-        Ok(Self { url: url(args.database_url)?, schema, is_argument })
+        let given = args.database_url;
+        let is_argument = given.is_some();
+        // A script passed a variable that is not set. A private server would then allow everything.
+        let is_empty = given.as_ref().is_some_and(|url| url.trim().is_empty());
+        CliError::refuse_if(
+            is_empty,
+            "--database-url is empty: give a URL, or omit the option to use a private server",
+        )?;
+        let url = given.map(OsString::from).or_else(|| std::env::var_os("DATABASE_URL")).map(OsString::into_string);
+        let url = url.transpose().map_err(|_| CliError::usage("DATABASE_URL is not UTF-8"))?;
+        // An empty variable counts as unset.
+        let url = url.map(|url| url.trim().to_owned()).filter(|url| !url.is_empty());
+        Ok(Self { url, schema, is_argument })
     }
 
     /// Connects, runs `work`, and disconnects.
@@ -106,16 +117,6 @@ impl Database {
         let server = started.map_err(CliError::failed)?;
         Ok(Running { options: parse(&server.url("postgres"))?, schema: self.schema, server: Some(server) })
     }
-}
-
-/// The URL of `--database-url`, or else of `DATABASE_URL`. An empty variable counts as unset.
-fn url(given: Option<String>) -> Result<Option<String>> {
-    // A script passed a variable that is not set. A private server would then allow everything.
-    let is_empty = given.as_ref().is_some_and(|url| url.trim().is_empty());
-    CliError::refuse_if(is_empty, "--database-url is empty: give a URL, or omit the option to use a private server")?;
-    let url = given.map(OsString::from).or_else(|| std::env::var_os("DATABASE_URL")).map(OsString::into_string);
-    let url = url.transpose().map_err(|_| CliError::usage("DATABASE_URL is not UTF-8"))?;
-    Ok(url.map(|url| url.trim().to_owned()).filter(|url| !url.is_empty()))
 }
 
 /// Parses the URL. No message shows it, because it may contain a password. Connections have a name in `pg_stat_activity`: that of

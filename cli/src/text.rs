@@ -232,9 +232,7 @@ mod tests {
     #[test]
     fn characters_that_control_hide_or_reorder_are_escaped() {
         assert_eq!(escaped("a\nb\u{1b}[31m\u{9b}\u{7f} \\ \"é\""), "a\\nb\\u{1b}[31m\\u{9b}\\u{7f} \\\\ \"é\"");
-        for c in
-            ['\u{202e}', '\u{2066}', '\u{2028}', '\u{200b}', '\u{feff}', '\u{ad}', '\u{a0}', '\u{301}', '\u{e0041}']
-        {
+        for c in "\u{202e}\u{2066}\u{2028}\u{200b}\u{feff}\u{ad}\u{a0}\u{301}\u{e0041}".chars() {
             let expected = format!("a\\u{{{:x}}}b", u32::from(c));
             let text = format!("a{c}b");
             assert_eq!([escaped(&text), one_line(&text), message(&text), shown(&text, 20)], [&*expected; 4]);
@@ -257,10 +255,8 @@ mod tests {
 
     #[test]
     fn width_is_that_of_the_terminal() {
-        assert_eq!(
-            [shown("abcdef", 4), shown("abcd", 4), shown("キーキー", 5), shown("  ", 20)],
-            ["ab…f", "abcd", "キ…ー", "\\u{20}\\u{20}"]
-        );
+        let cells = [shown("abcdef", 4), shown("abcd", 4), shown("キーキー", 5), shown("  ", 20)];
+        assert_eq!(cells, ["ab…f", "abcd", "キ…ー", "\\u{20}\\u{20}"]);
         assert_eq!(["abc", "キー", "é"].map(|text| text.width()), [3, 4, 1]);
     }
 }

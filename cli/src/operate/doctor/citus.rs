@@ -122,10 +122,8 @@ mod tests {
         let cluster = |is_coordinator, inactive, is_distributed, is_colocated| {
             judge("13.0-1".to_owned(), [3, inactive], is_coordinator, is_distributed, is_colocated)
         };
-        assert_eq!(
-            cluster(true, 0, true, true).found,
-            "Citus 13.0-1, 3 active nodes; the tables are distributed by key"
-        );
+        let found = cluster(true, 0, true, true).found;
+        assert_eq!(found, "Citus 13.0-1, 3 active nodes; the tables are distributed by key");
         let states = [
             cluster(true, 0, true, true),
             cluster(true, 0, false, false),

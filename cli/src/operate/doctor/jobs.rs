@@ -167,10 +167,8 @@ mod tests {
         assert_eq!([jobs(|_| {}), jobs(|jobs| jobs.late = Some(59_999_999))], [Ok, Ok]);
         assert_eq!([jobs(|jobs| jobs.late = Some(60_000_000)), jobs(|jobs| jobs.dead = 1)], [Warning, Warning]);
         assert_eq!(jobs(|jobs| (jobs.blocked, jobs.unknown) = (1, Some("a".to_owned()))), Warning);
-        assert_eq!(
-            [jobs(|jobs| jobs.paused = Some("q".to_owned())), jobs(|jobs| jobs.paused_groups = 1)],
-            [Note, Note]
-        );
+        let paused = [jobs(|jobs| jobs.paused = Some("q".to_owned())), jobs(|jobs| jobs.paused_groups = 1)];
+        assert_eq!(paused, [Note, Note]);
         assert_eq!(jobs(|jobs| jobs.lapsed = Some(60_000_000)), Warning);
         assert_eq!([jobs(|jobs| jobs.long_ended = 9_999), jobs(|jobs| jobs.long_ended = 10_000)], [Ok, Note]);
     }

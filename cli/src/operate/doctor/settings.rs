@@ -149,11 +149,9 @@ mod tests {
 
     #[test]
     fn the_bound_with_the_fewest_free_connections_is_reported() {
+        let found = "8 of the 10 connections of the role are in use";
         let finding = judge([("of the server", 100, 50), ("of the database", -1, 50), ("of the role", 10, 8)]);
-        assert_eq!(
-            (finding.state, finding.found.as_str()),
-            (Warning, "8 of the 10 connections of the role are in use")
-        );
+        assert_eq!((finding.state, finding.found.as_str()), (Warning, found));
         let finding = judge([("of the server", 100, 79), ("of the database", -1, 50), ("of the role", -1, 8)]);
         assert_eq!((finding.state, finding.found.as_str()), (Ok, "79 of the 100 connections of the server are in use"));
         assert_eq!(judge([("a", -1, 1), ("b", 0, 1), ("c", -1, 1)]).state, Warning);

@@ -291,10 +291,8 @@ mod tests {
     fn dead_rows_and_updates_that_are_not_hot_are_reported() {
         assert_eq!([table().size().state, table().updates().state], [Ok, Ok]);
         let state = |dead, live| Table { dead, live, ..table() }.size().state;
-        assert_eq!(
-            [state(10_000, 5), state(10_001, 5), state(50_000, 60_000), state(60_001, 60_000)],
-            [Ok, Warning, Ok, Warning]
-        );
+        let states = [state(10_000, 5), state(10_001, 5), state(50_000, 60_000), state(60_001, 60_000)];
+        assert_eq!(states, [Ok, Warning, Ok, Warning]);
         let state = |updates, in_place| -> State { Table { updates, in_place, ..table() }.updates().state };
         assert_eq!([state(9_999, 0), state(10_000, 9_000), state(10_000, 8_999)], [Ok, Ok, Warning]);
         let finding = Table { updates: 10_000, in_place: 8_999, ..table() }.updates();

@@ -68,7 +68,7 @@ async fn stored_limits_are_followed() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn limits_keys_and_queues_of_a_small_table_are_read_exactly() {
-    let Fixture { running: _running, pool, limiter, live } = fixture(LIMITS).await;
+    let Fixture { running: _running, limiter, live, .. } = fixture(LIMITS).await;
     assert!(live.sample().await.error.is_none());
     assert!(live.seen().snapshot.limits.is_empty() && live.seen().snapshot.unused.len() == 6);
     take(&limiter, Item::new("bucket", "u1").count(50)).await;
@@ -126,8 +126,6 @@ async fn limits_keys_and_queues_of_a_small_table_are_read_exactly() {
     let health = live.health().await.unwrap();
     assert!(health.findings.iter().any(|(check, _)| *check == "idle rows"));
     assert!(health.tables.iter().any(|table| table.name == "rate_limits" && table.bytes > 0));
-    live.close().await;
-    pool.close().await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -169,5 +167,4 @@ async fn a_large_table_is_never_scanned() {
     }
     // The rows of four samples are fewer than those of one scan.
     assert!(by_scan < 300_000, "{by_scan}");
-    pool.close().await;
 }

@@ -9,7 +9,7 @@ use axum::response::{IntoResponse, Response};
 
 use crate::Result;
 use crate::key_secret::{random, secret};
-use crate::operate::ui::app::Shared;
+use crate::operate::ui::Shared;
 use pg_limiter::KeySecret;
 
 /// Nothing but this server's own files and forms; no inline script or style.

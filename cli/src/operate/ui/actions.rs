@@ -1,5 +1,9 @@
 //! The changes that visitors may make, with `--allow-changes`, and their forms.
 
+use std::collections::HashMap;
+use std::sync::{Mutex, PoisonError};
+use std::time::{Duration, Instant};
+
 use axum::Form;
 use axum::extract::State;
 use axum::http::StatusCode;
@@ -7,9 +11,9 @@ use axum::response::Redirect;
 use maud::{Markup, html};
 
 use crate::operate::queue::{Became, cancel, job, no_such_job, requeue};
-use crate::operate::ui::app::{App, Shared};
 use crate::operate::ui::format::{job_url, key_url, queue_url};
 use crate::operate::ui::page::{JOB_NUMBER, PageError, Wanted, number, unexpected};
+use crate::operate::ui::{App, Shared};
 use crate::{CliError, Result};
 use pg_limiter::queue::{JobInfo, Queue};
 use pg_limiter::{Item, Limit, Limiter};
@@ -44,13 +48,37 @@ fn limiter<'a>(app: &'a App, form: &str) -> Result<&'a Limiter, PageError> {
     Ok(limiter)
 }
 
+const SHOWN_FOR: Duration = Duration::from_secs(60);
+
+/// The last change of each page by the URL of the page, if it was just made: when, what a link calls it, and what the page says. A
+/// link cannot show a change that was not made, or that another one has followed.
+#[derive(Default)]
+pub(super) struct Done(Mutex<HashMap<String, (Instant, &'static str, &'static str)>>);
+
+impl Done {
+    /// Records a change of what this page shows, and leads back to it.
+    pub(super) fn add(&self, url: &str, change: &'static str, says: &'static str) -> Redirect {
+        let mut changes = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        changes.retain(|_, (at, ..)| at.elapsed() < SHOWN_FOR);
+        changes.insert(url.to_owned(), (Instant::now(), change, says));
+        Redirect::to(&format!("{url}&done={change}"))
+    }
+
+    /// The change that a link to this page names, if it was made.
+    pub(super) fn notice(&self, url: &str, change: &str) -> Markup {
+        let changes = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let made = changes.get(url).filter(|(at, made, _)| at.elapsed() < SHOWN_FOR && *made == change);
+        html! { @if let Some((.., says)) = made { div class="notice good" role="status" { p class="message" { (says) } } } }
+    }
+}
+
 /// Leads back to the page of what was changed.
 type Changed = Result<Redirect, PageError>;
 
 pub(super) async fn reset(State(app): Shared, Form(of): Form<Wanted>) -> Changed {
     let (limiter, key) = (limiter(&app, &of.form)?, app.named(of.key.as_deref().unwrap_or_default())?);
     // Removing a row does not depend on the limit.
-    let any = Limit::token_bucket(1, std::time::Duration::from_secs(1)).build().map_err(CliError::usage)?;
+    let any = Limit::token_bucket(1, Duration::from_secs(1)).build().map_err(CliError::usage)?;
     limiter.reset(Item::new((&*of.limit, any), &*key)).await?;
     Ok(app.done.add(&key_url(&app, &key), "reset", "The bucket has no row any more: it is full."))
 }

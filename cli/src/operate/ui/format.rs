@@ -6,7 +6,7 @@ use indicatif::HumanFloatCount;
 use jiff::Timestamp;
 use maud::{Markup, html};
 
-use crate::operate::ui::app::App;
+use crate::operate::ui::App;
 use crate::text;
 
 /// Formats tokens for a table: `1,234`, `12.5`, `0.04`. Rounded down, so that 0.99 tokens do not look like one.

@@ -2,7 +2,6 @@
 
 mod access;
 mod actions;
-mod app;
 mod chart;
 mod demo;
 mod format;
@@ -16,21 +15,45 @@ mod what_if;
 
 use std::path::PathBuf;
 use std::sync::Arc;
+use std::time::{Duration, Instant};
 
+use axum::extract::State;
 use axum::middleware::from_fn_with_state;
 use axum::response::Redirect;
 use axum::routing::{MethodRouter, get, post};
 use axum::{Router, serve};
 use clap::Args;
+use tokio::sync::Mutex;
 
-use crate::operate::live::Live;
+use crate::operate::live::{Health, Live};
 use crate::signals::interrupt;
 use crate::{CliError, Database, KeySecretArgs, Keys, Result, Running, input, output};
 use access::{Access, random_token};
-use app::{App, Done, INTERVAL};
+use actions::Done;
 use demo::Demo;
 use format::encoded;
-use pg_limiter::{Limits, Schema};
+use pg_limiter::{KeySecret, Limiter, Limits, Schema};
+
+/// How often samples are taken, and pages renewed.
+const INTERVAL: Duration = Duration::from_secs(2);
+
+type Shared = State<Arc<App>>;
+
+struct App {
+    live: Live,
+    access: Access,
+    keys: Keys,
+    /// Makes changes, on connections of its own. `None`: nothing can be changed.
+    changes: Option<Limiter>,
+    done: Done,
+    key_secret: Option<KeySecret>,
+    running: Running,
+    /// That of the last simulation, until it is closed.
+    #[cfg(feature = "study")]
+    sandbox: Arc<Mutex<Option<crate::study::replay::Sandbox>>>,
+    place: String,
+    health: Mutex<Option<(Health, Instant)>>,
+}
 
 const CHANGING: u32 = 2;
 
@@ -69,7 +92,7 @@ pub(crate) async fn run(args: UiArgs, database: Database) -> Result<()> {
         running,
         #[cfg(feature = "study")]
         sandbox: Arc::default(),
-        health: tokio::sync::Mutex::new(None),
+        health: Mutex::new(None),
     });
     output::line(format!("http://{address}/{query}"))?;
     output::note("press Ctrl-C to end");

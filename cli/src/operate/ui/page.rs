@@ -10,7 +10,7 @@ use maud::{DOCTYPE, Markup, html};
 use serde::Deserialize;
 
 use crate::CliError;
-use crate::operate::ui::app::{App, INTERVAL, Shared};
+use crate::operate::ui::{App, INTERVAL, Shared};
 use crate::text::shown;
 
 /// The fields of links and forms. Each has those that its page or its change needs.

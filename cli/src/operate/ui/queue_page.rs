@@ -9,11 +9,11 @@ use maud::{Markup, html};
 use crate::operate::live::{JobView, LISTED, QueueView, ReservedView};
 use crate::operate::queue::no_such_job;
 use crate::operate::ui::actions::{act, form};
-use crate::operate::ui::app::{App, Shared};
 use crate::operate::ui::format::{
     amount, capital, clock, encoded, job_url, key, key_link, named, queue_url, span, time, time_or_dash,
 };
 use crate::operate::ui::page::{JOB_NUMBER, Page, PageError, Wanted, number, table};
+use crate::operate::ui::{App, Shared};
 use crate::{CliError, text};
 use pg_limiter::queue::JobState;
 
