@@ -12,8 +12,7 @@ use maud::{Markup, html};
 
 use crate::operate::queue::{Became, cancel, job, no_such_job, requeue};
 use crate::operate::ui::format::{job_url, key_url, queue_url};
-use crate::operate::ui::page::{JOB_NUMBER, PageError, Wanted, number, unexpected};
-use crate::operate::ui::{App, Shared};
+use crate::operate::ui::{App, JOB_NUMBER, PageError, Shared, Wanted, number, unexpected};
 use crate::{CliError, Result};
 use pg_limiter::queue::{JobInfo, Queue};
 use pg_limiter::{Item, Limit, Limiter};

@@ -7,10 +7,9 @@ use maud::{Markup, html};
 
 use crate::operate::doctor::{State, Table, bytes};
 use crate::operate::live::Health;
-use crate::operate::ui::Shared;
 use crate::operate::ui::chart::gauge;
 use crate::operate::ui::format::time_or_dash;
-use crate::operate::ui::page::{Page, PageError, table};
+use crate::operate::ui::{Page, PageError, Shared, table};
 use crate::text::{grouped, many, plural};
 
 const KEPT_FOR: Duration = Duration::from_secs(15);

@@ -13,8 +13,7 @@ use crate::operate::ui::actions::act;
 use crate::operate::ui::chart::{columns, curve, meter};
 use crate::operate::ui::format::{amount, clock, key, key_link, key_url, named, relative, span, time};
 use crate::operate::ui::limits_page::{shards, trend};
-use crate::operate::ui::page::{Page, PageError, Wanted, table};
-use crate::operate::ui::{App, Shared};
+use crate::operate::ui::{App, Page, PageError, Shared, Wanted, table};
 use crate::text::{escaped, plural};
 use pg_limiter::Kind;
 

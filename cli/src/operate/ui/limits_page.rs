@@ -7,8 +7,7 @@ use serde::Deserialize;
 use crate::operate::live::{BucketView, Coverage, How, KeyView, LimitView, Meaning, Snapshot};
 use crate::operate::ui::chart::{columns, meter, sparkline};
 use crate::operate::ui::format::{amount, clock, encoded, key_link, named, per_minute, time};
-use crate::operate::ui::page::{Page, Wanted, table};
-use crate::operate::ui::{App, Shared};
+use crate::operate::ui::{App, Page, Shared, Wanted, table};
 use crate::text::{escaped, grouped, many, plural};
 
 /// Keys of each limit on the page of all limits. The page of a limit has more.

@@ -32,6 +32,7 @@ use access::{Access, random_token};
 use actions::Done;
 use demo::Demo;
 use format::encoded;
+use page::{JOB_NUMBER, Page, PageError, Wanted, number, table, unexpected};
 use pg_limiter::{KeySecret, Limiter, Limits, Schema};
 
 /// How often samples are taken, and pages renewed.

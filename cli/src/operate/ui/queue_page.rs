@@ -12,8 +12,7 @@ use crate::operate::ui::actions::{act, form};
 use crate::operate::ui::format::{
     amount, capital, clock, encoded, job_url, key, key_link, named, queue_url, span, time, time_or_dash,
 };
-use crate::operate::ui::page::{JOB_NUMBER, Page, PageError, Wanted, number, table};
-use crate::operate::ui::{App, Shared};
+use crate::operate::ui::{App, JOB_NUMBER, Page, PageError, Shared, Wanted, number, table};
 use crate::{CliError, text};
 use pg_limiter::queue::JobState;
 

@@ -11,8 +11,7 @@ use tokio::sync::Mutex;
 
 use crate::operate::ui::chart::{curve, n, svg};
 use crate::operate::ui::format::{amount, capital};
-use crate::operate::ui::page::{Page, PageError};
-use crate::operate::ui::{App, Shared};
+use crate::operate::ui::{App, Page, PageError, Shared};
 use crate::study::plot::{Bar, Panel};
 use crate::study::replay::{LogOptions, Sandbox, panels_of_log};
 use crate::study::simulate::{SimulateArgs, panels_of_traffic};
