@@ -206,8 +206,18 @@ impl Running {
 /// Returns a line of advice if encryption is missing or misconfigured.
 fn tls_advice(error: &sqlx::Error, has_tls: bool) -> Option<&'static str> {
     let text = error.to_string();
+    // Servers word this error differently; sqlx without TLS returns `Tls`.
+    let requires_tls = match error {
+        sqlx::Error::Tls(_) => true,
+        sqlx::Error::Database(error) => {
+            let text = error.message().to_uppercase();
+            // 28000: the server rejects this kind of connection.
+            error.code().as_deref() == Some("28000") || text.contains("SSL") || text.contains("TLS")
+        }
+        _ => false,
+    };
     Some(match has_tls {
-        false if requires_tls(error) => {
+        false if requires_tls => {
             "This pg-limiter was built without TLS. If the server requires it, install the tool with it: \
              cargo install pg-limiter-cli --features rustls"
         }
@@ -221,19 +231,6 @@ fn tls_advice(error: &sqlx::Error, has_tls: bool) -> Option<&'static str> {
         }
         _ => return None,
     })
-}
-
-/// Servers word this error differently; sqlx without TLS returns [`sqlx::Error::Tls`].
-fn requires_tls(error: &sqlx::Error) -> bool {
-    match error {
-        sqlx::Error::Tls(_) => true,
-        sqlx::Error::Database(error) => {
-            let text = error.message().to_uppercase();
-            // 28000: the server rejects this kind of connection.
-            error.code().as_deref() == Some("28000") || text.contains("SSL") || text.contains("TLS")
-        }
-        _ => false,
-    }
 }
 
 #[cfg(test)]

@@ -39,11 +39,9 @@ pub(crate) struct ResetArgs {
 }
 
 pub(crate) async fn reset(args: ResetArgs, database: Database) -> Result<ExitCode> {
-    if let Some(path) = &args.limits
-        && input::read_limits(path)?.get(&args.name).is_none()
-    {
-        return Err(CliError::usage(InvalidCall::UnknownLimit { limit: args.name }));
-    }
+    let limits = args.limits.as_deref().map(input::read_limits).transpose()?;
+    let is_unknown = limits.is_some_and(|limits| limits.get(&args.name).is_none());
+    CliError::refuse_if(is_unknown, InvalidCall::UnknownLimit { limit: args.name.clone() })?;
     let forms = Forms::new(args.key, args.exact, args.secret.read()?);
     // Rejects a name or a key before a connection is made. Removing a row does not depend on the limit.
     let any = Limit::token_bucket(1, Duration::from_secs(1)).build().map_err(CliError::usage)?;

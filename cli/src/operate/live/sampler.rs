@@ -3,10 +3,9 @@
 use std::collections::{BTreeMap, BTreeSet, HashMap, VecDeque};
 
 use crate::operate::export::Row;
-use crate::operate::live::bucket::BucketView;
 use crate::operate::live::sample::{Bucket, KeyCounts, NAMES, SAMPLE_PAGES, Sample};
 use crate::operate::live::taken::{History, PRESENT, Refill};
-use crate::operate::live::view::{Counted, Coverage, How, KeyView, LimitView, Snapshot};
+use crate::operate::live::{BucketView, Counted, Coverage, How, KeyView, LimitView, Snapshot};
 use pg_limiter::{Kind, Limit, Limits};
 
 /// Keys of a limit that are listed: the busiest, and the emptiest.

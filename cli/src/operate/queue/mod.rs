@@ -82,11 +82,12 @@ pub(crate) struct LsArgs {
 async fn ls(args: LsArgs, database: Database) -> Result<()> {
     let list = async |limiter: &Limiter| {
         let _progress = Progress::of("reading the queues");
-        if args.jobs || args.state.is_some() || args.group.is_some() {
-            list_jobs(&args, limiter).await
-        } else {
-            list_groups(&args, limiter).await
+        let are_jobs = args.jobs || args.state.is_some() || args.group.is_some();
+        let lines = if are_jobs { list_jobs(&args, limiter).await? } else { list_groups(&args, limiter).await? };
+        if let (true, Some(queue)) = (lines.is_empty(), &args.queue) {
+            must_have(limiter, queue).await?;
         }
+        Ok(lines)
     };
     let lines = database.with_limiter(Limits::new(), None, list).await?;
     if lines.is_empty() && !args.json {
@@ -97,9 +98,6 @@ async fn ls(args: LsArgs, database: Database) -> Result<()> {
 
 async fn list_groups(args: &LsArgs, limiter: &Limiter) -> Result<Vec<String>> {
     let mut listed = Queues::new(limiter).group_counts(args.queue.as_deref()).await?;
-    if let (true, Some(queue)) = (listed.is_empty(), &args.queue) {
-        must_have(limiter, queue).await?;
-    }
     if let Some(most) = args.limit {
         cut(&mut listed, most, "groups");
     }
@@ -111,9 +109,6 @@ async fn list_jobs(args: &LsArgs, limiter: &Limiter) -> Result<Vec<String>> {
     // One more than is listed, to see if there are more.
     let mut listed =
         jobs_of(limiter, args.queue.as_deref(), args.group.as_deref(), args.state, most.saturating_add(1)).await?;
-    if let (true, Some(queue)) = (listed.is_empty(), &args.queue) {
-        must_have(limiter, queue).await?;
-    }
     cut(&mut listed, most, "jobs");
     Ok(if args.json { listed.iter().map(jobs::json).collect::<Result<_, _>>()? } else { jobs::job_table(&listed) })
 }

@@ -109,7 +109,7 @@ async fn change(
 ) -> Changed {
     let limiter = limiter(app, &of.form)?;
     let id = number(StatusCode::UNPROCESSABLE_ENTITY, "id", &of.id, JOB_NUMBER)?;
-    let job = job(limiter, id).await?.ok_or_else(|| PageError::not_found(no_such_job(id)))?;
+    let job = job(limiter, id).await?.ok_or_else(|| PageError(StatusCode::NOT_FOUND, no_such_job(id)))?;
     match act(limiter, job).await? {
         Became::Done(..) => Ok(app.done.add(&job_url(id), done[0], done[1])),
         Became::Refused(_, why) => Err(CliError::Usage(why).into()),

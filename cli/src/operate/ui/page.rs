@@ -58,12 +58,6 @@ impl IntoResponse for Page {
 /// A refusal or a failure, and the text that the page shows.
 pub(super) struct PageError(pub(super) StatusCode, pub(super) String);
 
-impl PageError {
-    pub(super) fn not_found(message: impl Into<String>) -> Self {
-        Self(StatusCode::NOT_FOUND, message.into())
-    }
-}
-
 pub(super) fn unexpected(name: &str, value: &str, expected: &str) -> String {
     format!("{name} is \"{}\": give {expected}", shown(value, 80))
 }
@@ -87,7 +81,7 @@ impl<E: Into<CliError>> From<E> for PageError {
 impl App {
     pub(super) fn named(&self, shown: &str) -> Result<String, PageError> {
         let unknown = "This hash is of another run, or was never shown. Search for the key again.";
-        self.keys.named(shown).ok_or_else(|| PageError::not_found(unknown))
+        self.keys.named(shown).ok_or_else(|| PageError(StatusCode::NOT_FOUND, unknown.to_owned()))
     }
 
     /// Refuses a form that this server has not made.
@@ -141,7 +135,7 @@ pub(super) async fn frame(State(app): Shared, request: Request, next: Next) -> R
 
 pub(super) async fn no_such_page(State(app): Shared, uri: Uri) -> Response {
     // Only the path: a query may have a key in it.
-    framed(&app, "/limits", PageError::not_found(format!("there is no page {}", shown(uri.path(), 80))))
+    framed(&app, "/limits", PageError(StatusCode::NOT_FOUND, format!("there is no page {}", shown(uri.path(), 80))))
 }
 
 fn framed(app: &App, here: &str, response: impl IntoResponse) -> Response {

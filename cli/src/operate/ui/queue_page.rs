@@ -202,7 +202,7 @@ fn one_line(app: &App, text: &Option<String>) -> String {
 pub(super) async fn job(State(app): Shared, Query(wanted): Query<Wanted>) -> Result<Page, PageError> {
     let (app, id) = (&*app, number(StatusCode::BAD_REQUEST, "id", &wanted.id, JOB_NUMBER)?);
     let now = app.live.now().await?;
-    let job = app.live.job(id).await?.ok_or_else(|| PageError::not_found(no_such_job(id)))?;
+    let job = app.live.job(id).await?.ok_or_else(|| PageError(StatusCode::NOT_FOUND, no_such_job(id)))?;
     let reserved = |item: &ReservedView| {
         html! {
             strong { (amount(item.count)) } @if item.is_slots { " of the slots of " } @else { " of the tokens of " } (named(&item.limit)) " for " (key_link(app, &item.key))
