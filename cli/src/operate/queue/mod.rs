@@ -1,7 +1,6 @@
 //! The command `queue`: inspects the rate-limited queues, and requeues, cancels or discards jobs, and pauses queues.
 
 mod change;
-mod hold;
 mod jobs;
 
 use std::process::ExitCode;
@@ -11,8 +10,8 @@ use clap::{Args, Subcommand};
 use crate::text::{escaped, quoted};
 use crate::{CliError, Database, Progress, Result, output};
 pub(crate) use change::{Became, cancel, requeue};
-use change::{CancelArgs, DiscardArgs, RequeueArgs, cancel_jobs, discard_jobs, requeue_jobs};
-use hold::{DrainArgs, HoldArgs, drain, pause, resume};
+use change::{CancelArgs, DiscardArgs, DrainArgs, HoldArgs, RequeueArgs};
+use change::{cancel_jobs, discard_jobs, drain, pause, requeue_jobs, resume};
 use pg_limiter::queue::{JobFilter, JobInfo, JobState, Queue, Queues};
 use pg_limiter::{Error, Limiter, Limits};
 
