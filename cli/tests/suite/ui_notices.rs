@@ -151,3 +151,47 @@ async fn dead_rows_are_counted_once() {
     let doctor = run(Some(&database.url), &["doctor"], "");
     assert!(doctor.stdout.contains(" live rows, "), "{}", doctor.stdout);
 }
+
+#[tokio::test]
+async fn limits_that_are_not_listed_are_not_called_full_or_unused() {
+    let database = Database::migrated().await;
+    for name in ["zeta", "zulu"] {
+        let define =
+            format!("SELECT rate_limit.define('{name}', kind => 'token_bucket', rate => 9, period => '36525 days')");
+        database.execute(&define).await;
+    }
+    // Of a small table, and of a large one, which is sampled.
+    for big in [0, 60_000] {
+        let many = "SELECT 'tenant-' || n, 'u1' FROM generate_series(1001, 1600) AS n";
+        database
+            .execute(&format!(
+                "DELETE FROM rate_limit.rate_limits; \
+                 INSERT INTO rate_limit.rate_limits (name, key, value, ts, idle_at) SELECT name, key, 0, rate_limit._clock(), 9e15 \
+                 FROM ({many} UNION ALL VALUES ('zeta', 'onlyz'), ('zeta', 'u1') \
+                   UNION ALL SELECT 'big', 'k' || n FROM generate_series(1, {big}) AS n) AS r (name, key); ANALYZE rate_limit.rate_limits"
+            ))
+            .await;
+        let ui = Ui::start(Some(&database), &[]);
+        let page = ui.page_with("/limits", "There are more limits than are listed here").await;
+        assert!(page.contains("<bdi>zulu</bdi>") && !page.contains("<bdi>zeta</bdi>"), "{page}");
+        assert!(ui.get("/limits?name=zeta").await.1.contains("No listed limit matches"));
+        let page = ui.get("/limit?name=zeta").await.1;
+        assert!(page.contains("This limit is not listed") && !page.contains("full"), "{page}");
+        assert!(ui.get("/limit?name=zulu").await.1.contains("every bucket is full"));
+        let page = ui.get("/key?key=onlyz").await.1;
+        assert!(page.contains("0</span> of 9 tokens left") && !page.contains("No limit has a row"), "{page}");
+        assert_eq!(ui.get("/key?key=u1").await.1.matches("card bucket").count(), 601);
+        assert!(ui.get("/key?key=only").await.1.contains("/key?key=onlyz"));
+
+        let top = |args: &[&str]| {
+            let args = [&["top", "--once", "--interval", "200ms", "--limit", "z"], args].concat();
+            run(Some(&database.url), &args, "").stdout
+        };
+        let json: serde_json::Value = serde_json::from_str(&top(&["--json"])).expect("JSON");
+        assert_eq!((&json["is_cut"], &json["limits"]), (&true.into(), &serde_json::json!([])), "{json}");
+        let unused: Vec<_> = json["unused"].as_array().expect("a list").iter().map(|of| &of["name"]).collect();
+        assert_eq!(unused, ["zulu"]);
+        let text = top(&[]);
+        assert!(text.contains("no listed limit matches") && !text.contains("no limits in use"), "{text}");
+    }
+}

@@ -14,6 +14,8 @@ use crate::text::moment;
 use pg_limiter::{CallAt, Item, KeySecret, Kind, Limit, Op};
 
 const POINTS: i64 = 40;
+/// The most buckets of a key that are read.
+pub(crate) const BUCKETS: usize = 1000;
 /// A curve ends after this time, even if the bucket is not full then.
 const LONGEST: i64 = 366 * 86_400 * 1_000_000;
 
@@ -37,7 +39,7 @@ pub(crate) struct Balance {
 }
 
 impl Live {
-    /// The buckets of a key, in all limits, by name; and the database's clock. `secret`: with which keys are hashed, if they are.
+    /// The buckets of a key, by name, up to [`BUCKETS`]; and the database's clock. `secret`: with which keys are hashed, if they are.
     pub(crate) async fn key(&self, key: &str, secret: Option<&KeySecret>) -> Result<(i64, Vec<KeyBucket>)> {
         let read = async |tx: &mut PgConnection| {
             let names = sample::names(tx, &self.schema).await?;
@@ -49,7 +51,7 @@ impl Live {
         let (now, rows) = self.read(read).await?;
         let (mut found, limits) = (Vec::new(), self.limits());
         let buckets = rows.chunk_by(|a, b| (&a.name, &a.key) == (&b.name, &b.key));
-        for bucket in buckets.filter_map(|rows| BucketView::new(rows, now)) {
+        for bucket in buckets.filter_map(|rows| BucketView::new(rows, now)).take(BUCKETS) {
             self.watch_key(&bucket.name, &bucket.key).await;
             let limit = limits.get(&bucket.name).copied();
             let balance = self.balance(&bucket, limit, now).await?;

@@ -25,7 +25,7 @@ use crate::operate::export::balances;
 use crate::text::moment;
 use crate::{CliError, Result, Running};
 pub(crate) use bucket::{BucketView, Meaning};
-pub(crate) use keys::{Balance, KeyBucket};
+pub(crate) use keys::{BUCKETS, Balance, KeyBucket};
 use pg_limiter::{Error, Limits, Schema, TransactionLimiter};
 pub(crate) use queues::{GroupView, JobView, LISTED, QueueView, ReservedView};
 use sample::Sample;

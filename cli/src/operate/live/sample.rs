@@ -1,5 +1,7 @@
 //! Reads the rows of a small table, or a sample of a large one.
 
+use std::collections::BTreeMap;
+
 use sqlx::{AssertSqlSafe, PgConnection};
 
 use crate::operate::export::{CLOCK, COLUMNS, Row};
@@ -12,13 +14,13 @@ const WHOLE: i64 = 50_000;
 const WHOLE_PAGES: i64 = 8_192;
 /// About this many pages of a larger one are read at a time.
 pub(super) const SAMPLE_PAGES: i64 = 256;
-/// The most limits that are listed.
+/// The most limits that are listed: the first ones, by name.
 pub(super) const NAMES: usize = 500;
 
 pub(super) type Bucket = (String, String);
 
-/// The number of keys of each limit, by name.
-pub(super) type KeyCounts = Vec<(String, Counted)>;
+/// The number of keys of each limit that has rows, by name; `None` for a limit that is not among the first [`NAMES`].
+pub(super) type KeyCounts = BTreeMap<String, Option<Counted>>;
 
 #[derive(Default)]
 pub(super) struct Sample {
@@ -29,7 +31,7 @@ pub(super) struct Sample {
     pub(super) pages: u64,
     /// The rows of the watched keys, if the table is large.
     pub(super) watched_rows: Vec<Row>,
-    /// The number of keys of each limit, if it was time to count them. One limit more than [`NAMES`] if there are more.
+    /// If it was time to count them.
     pub(super) counted: Option<KeyCounts>,
 }
 
@@ -91,22 +93,23 @@ pub(super) fn distinct(column: &str, table: &str, condition: &str, first: &str, 
     )
 }
 
-/// A query for the names of the limits that have rows. One more than [`NAMES`] if there are more.
+/// A query for the names of all limits that have rows.
 pub(super) fn distinct_names(schema: &Schema) -> String {
-    distinct("name", &format!("{}.rate_limits", schema.quoted()), "true", "", NAMES + 1)
+    distinct("name", &format!("{}.rate_limits", schema.quoted()), "true", "", isize::MAX.unsigned_abs())
 }
 
 pub(super) async fn names(conn: &mut PgConnection, schema: &Schema) -> sqlx::Result<Vec<String>> {
     sqlx::query_scalar(AssertSqlSafe(distinct_names(schema))).persistent(false).fetch_all(conn).await
 }
 
-/// Counts the keys of limits, each up to a bound.
+/// Counts the keys of the first limits, each up to a bound.
 pub(super) async fn count_keys(conn: &mut PgConnection, schema: &Schema, names: &[String]) -> sqlx::Result<KeyCounts> {
     let sql = format!(
-        "SELECT n.name, (SELECT count(*) FROM (SELECT FROM {}.rate_limits AS r WHERE r.name = n.name AND r.shard = 0 \
-           LIMIT {COUNTED} + 1) AS bounded) FROM unnest($1::text[]) AS n (name)",
+        "SELECT n.name, CASE WHEN n.nth <= {NAMES} THEN (SELECT count(*) FROM (SELECT FROM {}.rate_limits AS r \
+           WHERE r.name = n.name AND r.shard = 0 LIMIT {COUNTED} + 1) AS bounded) END \
+         FROM unnest($1::text[]) WITH ORDINALITY AS n (name, nth)",
         schema.quoted()
     );
     let counts = sqlx::query_as(AssertSqlSafe(sql)).bind(names).persistent(false).fetch_all(conn).await?;
-    Ok(counts.into_iter().map(|(name, keys): (String, i64)| (name, keys.into())).collect())
+    Ok(counts.into_iter().map(|(name, keys): (String, Option<i64>)| (name, keys.map(Counted::from))).collect())
 }

@@ -35,7 +35,6 @@ pub(super) struct Sampler {
     asked: HashMap<Bucket, i64>,
     counted_at: i64,
     counted: KeyCounts,
-    is_cut: bool,
 }
 
 /// A bucket that was read in the last sample, or is watched.
@@ -75,8 +74,12 @@ impl Sampler {
 
     /// Whether it is time to read the names and the counts of keys of a large table.
     pub(super) fn must_count(&self, sample: &Sample) -> bool {
-        let is_new = |row: &Row| !self.counted.iter().any(|(name, _)| *name == row.name);
-        sample.at - self.counted_at > COUNTED_FOR || (!self.is_cut && sample.rows.iter().any(is_new))
+        let is_new = |row: &Row| !self.counted.contains_key(&row.name);
+        sample.at - self.counted_at > COUNTED_FOR || (!self.is_cut() && sample.rows.iter().any(is_new))
+    }
+
+    fn is_cut(&self) -> bool {
+        self.counted.len() > NAMES
     }
 
     /// Compares the sample with the last one. The counts of a limit end if `limits` defines it in another way than before.
@@ -110,11 +113,17 @@ impl Sampler {
                 *rest += self.track(bucket, rows, at, is_whole);
             }
         }
-        let exact = || totals.iter().map(|(name, (_, keys, _))| (name.clone(), Counted::exact(*keys))).collect();
-        if let Some(mut counted) = if is_whole { Some(exact()) } else { sample.counted.clone() } {
-            self.is_cut = counted.len() > NAMES;
-            counted.truncate(NAMES);
+        let exact = |(nth, (name, (_, keys, _))): (usize, (&String, &(f64, u64, f64)))| {
+            (name.clone(), (nth < NAMES).then(|| Counted::exact(*keys)))
+        };
+        let counted =
+            if is_whole { Some(totals.iter().enumerate().map(exact).collect()) } else { sample.counted.clone() };
+        if let Some(counted) = counted {
             (self.counted, self.counted_at) = (counted, if is_whole { 0 } else { at });
+        } else {
+            for name in totals.keys() {
+                self.counted.entry(name.clone()).or_default();
+            }
         }
         let is_second = is_whole || self.samples.is_multiple_of(2);
         for (name, of_limit) in &mut self.of_limits {
@@ -175,17 +184,16 @@ impl Sampler {
     fn snapshot(&mut self, sample: &Sample) -> Snapshot {
         let at = sample.at;
         let watched = at - *self.began.get_or_insert(at);
-        let is_used = |name: &str| self.counted.iter().any(|(used, _)| used == name);
-        self.of_limits.retain(|name, _| is_used(name));
+        self.of_limits.retain(|name, _| self.counted.get(name).is_some_and(Option::is_some));
         let mut keys: HashMap<&str, Vec<(&Tracked, BucketView)>> = HashMap::new();
         for ((name, _), tracked) in &self.buckets {
             keys.entry(name).or_default().extend(BucketView::new(&tracked.rows, at).map(|view| (tracked, view)));
         }
-        let view = |(name, counted): &(String, Counted)| {
-            self.limit_view(name, *counted, &keys.remove(name.as_str()).unwrap_or_default(), sample)
+        let view = |(name, counted): (&String, &Option<Counted>)| {
+            Some(self.limit_view(name, (*counted)?, &keys.remove(name.as_str()).unwrap_or_default(), sample))
         };
-        let limits = self.counted.iter().map(view).collect();
-        let unused = self.limits.iter().filter(|(name, _)| !is_used(name));
+        let limits = self.counted.iter().filter_map(view).collect();
+        let unused = self.limits.iter().filter(|(name, _)| !self.counted.contains_key(*name));
         let unused = unused.map(|(name, limit)| (name.to_owned(), limit.to_string()));
         let coverage = match sample.is_whole() {
             true => Coverage::Whole { rows: sample.rows.len() as u64 },
@@ -195,7 +203,7 @@ impl Sampler {
                 watched: self.buckets.values().filter(|tracked| tracked.is_watched).count() as u64,
             },
         };
-        Snapshot { at, watched, coverage, limits, unused: unused.collect(), note: None, is_cut: self.is_cut }
+        Snapshot { at, watched, coverage, limits, unused: unused.collect(), note: None, is_cut: self.is_cut() }
     }
 
     /// `keys`: those that are tracked, by key.

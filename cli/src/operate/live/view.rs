@@ -91,7 +91,7 @@ pub(crate) struct Snapshot {
     pub(crate) unused: Vec<(String, String)>,
     /// Says what could not be read, such as balances without the right to execute a function.
     pub(crate) note: Option<String>,
-    /// Whether names were left out, because there are very many.
+    /// Whether limits that have rows are not listed, because there are very many.
     pub(crate) is_cut: bool,
 }
 

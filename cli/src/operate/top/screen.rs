@@ -51,7 +51,7 @@ pub(super) fn draw(frame: &mut Frame<'_>, app: &App) {
             frame.render_widget("reading the database ...", body)
         }
         Tab::Limits => draw_limits(frame, app, body),
-        Tab::Keys => draw_table(frame, app, Tab::Keys, &app.keys(), "no busy or empty keys", body),
+        Tab::Keys => draw_table(frame, app, Tab::Keys, &app.keys(), nothing(app).1, body),
         Tab::Queue => draw_queue(frame, app, body),
     }
     frame.render_widget(footer_line(app, footer.width), footer);
@@ -98,6 +98,14 @@ fn coverage(app: &App) -> String {
         text.push_str("; not all limits are listed");
     }
     text
+}
+
+/// In place of the limits, and of the keys, if there are none.
+fn nothing(app: &App) -> (&'static str, &'static str) {
+    match app.data.seen.snapshot.is_cut {
+        true => ("no listed limit matches", "no busy or empty keys of listed limits"),
+        false => ("no limits in use", "no busy or empty keys"),
+    }
 }
 
 fn status_line(app: &App) -> Line<'static> {
@@ -163,7 +171,7 @@ fn draw_limits(frame: &mut Frame<'_>, app: &App, area: Rect) {
             0 => String::new(),
             unused => format!("; not in use: {}", many(unused, "defined limit")),
         };
-        return frame.render_widget(format!("no limits in use{unused}"), area);
+        return frame.render_widget(format!("{}{unused}", nothing(app).0), area);
     };
     // Half of the lines, or fewer if there are few limits; the rest shows the keys of the selected one.
     let height = u16::try_from(rows.len() + 1).unwrap_or(u16::MAX).min(area.height / 2);
@@ -244,10 +252,10 @@ pub(super) fn text(app: &App) -> Vec<String> {
             lines.push("Only the keys of --key are listed; the figures of limits are of all keys.".to_owned());
         }
         let limits = app.limits();
-        section(&mut lines, text_table(&limits, &app.style, now), "no limits in use");
+        section(&mut lines, text_table(&limits, &app.style, now), nothing(app).0);
         lines.extend(limits.iter().filter(|limit| limit.limit.is_some()).map(described));
         lines.extend(app.unused().map(|(name, limit)| format!("{}: {limit}, not in use", escaped(name))));
-        section(&mut lines, text_table(&app.keys(), &app.style, now), "no busy or empty keys");
+        section(&mut lines, text_table(&app.keys(), &app.style, now), nothing(app).1);
     }
     if data.queue_error.is_none() {
         section(&mut lines, aligned(&queue_cells(&data.queues), &[0]), "no jobs");
@@ -297,6 +305,7 @@ pub(super) fn json(app: &App) -> String {
         "watched": snapshot.watched,
         "coverage": snapshot.coverage,
         "limits": limits,
+        "is_cut": snapshot.is_cut,
         "unused": app.unused().map(|(name, limit)| json!({"name": name, "limit": limit})).collect::<Value>(),
         "note": snapshot.note,
         "limits_error": data.seen.error,

@@ -8,7 +8,7 @@ use axum::response::Redirect;
 use maud::{Markup, html};
 
 use crate::CliError;
-use crate::operate::live::{Balance, KeyBucket, Meaning};
+use crate::operate::live::{BUCKETS, Balance, KeyBucket, Meaning};
 use crate::operate::ui::actions::act;
 use crate::operate::ui::chart::{columns, curve, meter};
 use crate::operate::ui::format::{amount, clock, key, key_link, key_url, named, relative, span, time};
@@ -58,6 +58,7 @@ pub(super) async fn page(State(app): Shared, Query(wanted): Query<Wanted>) -> Re
         div class="cards" {
             @for bucket in &buckets { (card(&app, bucket, now)) }
         }
+        @if buckets.len() == BUCKETS { p class="lead" { "The first " (amount(BUCKETS as f64)) " buckets are listed." } }
     };
     let is_named = !is_hidden && !wanted.is_empty();
     let title = if is_named { format!("Key {}", crate::text::shown(&wanted, 40)) } else { "Key".to_owned() };

@@ -66,6 +66,9 @@ pub(super) async fn limit(State(app): Shared, Query(Named { name }): Query<Named
                     p class="lead" { (coverage(snapshot)) }
                     (one_limit(&app, snapshot, limit))
                 }
+                None if snapshot.is_cut && !snapshot.unused.iter().any(|(unused, _)| *unused == name) => div class="empty" {
+                    p { "This limit is not listed, because very many limits have rows. For one of its keys, use " a href="/key" { "Key" } "." }
+                },
                 None => div class="empty" { p { "No bucket of this limit is stored: every bucket is full." } },
             }
         }
@@ -108,7 +111,7 @@ fn nothing(snapshot: &Snapshot, is_all: bool) -> Markup {
     html! {
         div class="empty" {
             @if !is_all {
-                p { strong { "No limit matches." } }
+                p { strong { "No " @if snapshot.is_cut { "listed " } "limit matches." } }
                 p { a href="/limits" { "Show all limits" } ". For a key that is not listed, use " a href="/key" { "Key" } "." }
             } @else {
                 p { strong { "No limit is in use." } }
