@@ -14,7 +14,7 @@ use sqlx::{AssertSqlSafe, Connection, FromRow, PgConnection};
 
 use crate::text::{escaped, many, moment};
 use crate::{CliError, Database, Progress, Result, input, json, output};
-use pg_limiter::{CallAt, Error, Item, Op, Schema, TransactionLimiter};
+use pg_limiter::{CallAt, Error, Item, LimitState, Op, Schema, TransactionLimiter};
 
 pub(crate) async fn run(args: ExportArgs, database: Database) -> Result<ExitCode> {
     if args.format != Format::Csv {
@@ -55,7 +55,7 @@ pub(crate) async fn run(args: ExportArgs, database: Database) -> Result<ExitCode
                 let firsts: Vec<&mut Row> = rows.iter_mut().filter(|row| row.shard == 0).collect();
                 let asked = firsts.iter().map(|row| (&*row.name, &*row.key));
                 let found = balances(&mut conn, rate_limits, moment, asked).await.map_err(refused)?;
-                firsts.into_iter().zip(found).for_each(|(row, balance)| row.balance = balance);
+                firsts.into_iter().zip(found).for_each(|(row, state)| row.balance = state.map(|state| state.remaining));
             }
             let bytes = match args.format {
                 Format::Json => {
@@ -93,10 +93,10 @@ pub(crate) async fn balances<'a>(
     rate_limits: &TransactionLimiter,
     moment: SystemTime,
     buckets: impl Iterator<Item = (&'a str, &'a str)>,
-) -> Result<Vec<Option<f64>>, Error> {
-    let peek = |(name, key)| CallAt::new(moment, Op::Check, Item::new(name, key).count(0));
+) -> Result<Vec<Option<LimitState>>, Error> {
+    let peek = |(name, key)| CallAt::new(moment, Op::Peek, Item::new(name, key));
     let decisions = rate_limits.decide_at(conn, &buckets.map(peek).collect::<Vec<_>>()).await?;
-    Ok(decisions.into_iter().map(|decision| Some(decision.ok()?.remaining())).collect())
+    Ok(decisions.into_iter().map(|decision| decision.ok()?.limits().first().cloned()).collect())
 }
 
 #[derive(Args, Debug, Default)]

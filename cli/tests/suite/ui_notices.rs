@@ -195,3 +195,39 @@ async fn limits_that_are_not_listed_are_not_called_full_or_unused() {
         assert!(text.contains("no listed limit matches") && !text.contains("no limits in use"), "{text}");
     }
 }
+
+/// The times at which buckets are full are stored, by the rule that was in force at the last write.
+#[tokio::test]
+async fn after_a_change_of_a_limit_full_is_what_the_new_rule_calls_full() {
+    let database = Database::migrated().await;
+    let [fast, slow] = ["rate => 1000, period => '1 second'", "rate => 1, period => '36525 days'"];
+    for (name, [before, after], capacity) in [("slower", [fast, slow], 20), ("faster", [slow, fast], 10)] {
+        let define = |rule, capacity| {
+            format!("SELECT rate_limit.define('{name}', kind => 'token_bucket', {rule}, capacity => {capacity})")
+        };
+        database.execute(&define(before, 10)).await;
+        assert_eq!(run(Some(&database.url), &["limit", name, "u7"], "").code, Some(0));
+        database.execute(&define(after, capacity)).await;
+    }
+    tokio::time::sleep(std::time::Duration::from_millis(50)).await;
+    let ui = Ui::start(Some(&database), &[]);
+    ui.page_with("/limits", "taken in a minute").await;
+    let page = ui.get("/key?key=u7").await.1;
+    let card = |name: &str| page.split("card bucket").find(|card| card.contains(name)).expect("a card");
+    let slower = card("slower");
+    assert!(slower.contains("9</span> of 20 tokens left") && !slower.contains("The bucket is full"), "{slower}");
+    assert!(slower.contains("if nothing is taken") && slower.contains("the balance from now"), "{slower}");
+    let faster = card("faster");
+    assert!(faster.contains("10</span> of 10 tokens left") && faster.contains("The bucket is full"), "{faster}");
+    let page = ui.get("/limit?name=slower").await.1;
+    assert!(page.contains("9 of 20") && !page.contains("All buckets are full") && page.contains(">in 4"), "{page}");
+    assert!(ui.get("/limit?name=faster").await.1.contains("All buckets are full"));
+    let top = run(Some(&database.url), &["top", "--once", "--interval", "200ms", "--json"], "").stdout;
+    let top: serde_json::Value = serde_json::from_str(&top).expect("JSON");
+    let emptiest = |name: &str| {
+        let limit = top["limits"].as_array().expect("a list").iter().find(|limit| limit["name"] == name);
+        limit.expect("a limit")["emptiest"].clone()
+    };
+    assert_eq!((&emptiest("slower")[0]["key"], emptiest("faster")), (&"u7".into(), serde_json::json!([])), "{top}");
+    assert!(emptiest("slower")[0]["full_at"].as_i64() > top["at"].as_i64(), "{top}");
+}

@@ -3,7 +3,8 @@
 use serde::Serialize;
 
 use crate::operate::export::Row;
-use crate::text::plural;
+use crate::text::{period_micros, plural};
+use pg_limiter::{Kind, Limit, LimitState};
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
@@ -54,7 +55,7 @@ pub(crate) struct BucketView {
     pub(crate) stored: f64,
     /// The last write. For a fixed or calendar window, the start of the window of the last write.
     pub(crate) since: i64,
-    /// From then on, the row means the same as no row. For a block, its end.
+    /// From then on, the row means the same as no row: as stored, or by the balance if that is known. For a block, its end.
     pub(crate) full_at: i64,
     pub(crate) shards: Vec<ShardView>,
     /// By end, those that have not ended.
@@ -102,11 +103,28 @@ impl BucketView {
         self.full_at <= now
     }
 
+    /// Takes the time from a peek at `now`. The stored one is of the rule at the last write, and the limit may have changed since.
+    pub(super) fn refills(&mut self, state: Option<&LimitState>, now: i64) {
+        if let Some(full_in) = state.and_then(|state| state.full_in) {
+            self.full_at = now.saturating_add(i64::try_from(full_in.as_micros()).unwrap_or(i64::MAX));
+        }
+    }
+
+    /// Whether the bucket may have fewer tokens than its capacity. If the limit has changed since the last write, the stored time
+    /// does not show it.
+    pub(super) fn may_be_used(&self, limit: Option<&Limit>, now: i64) -> bool {
+        let Some(limit) = limit.filter(|_| self.is_full(now)) else { return !self.is_full(now) };
+        let periods = (now - self.since) as f64 / period_micros(limit).max(1) as f64;
+        match (self.meaning, limit.kind()) {
+            (Meaning::TokensLeft, Kind::TokenBucket) => self.stored + periods * limit.rate() < limit.capacity(),
+            (Meaning::TokensLeft, _) => self.stored + periods.floor() * limit.rate() < limit.capacity(),
+            (Meaning::TokensTaken, _) => periods < 1.0,
+            (Meaning::SlotsInUse | Meaning::Blocked, _) => false,
+        }
+    }
+
     /// A measure of how little is left, for buckets of one limit: larger is emptier. It needs no definition of the limit.
     pub(super) fn emptiness(&self, now: i64) -> f64 {
-        if self.is_full(now) {
-            return f64::NEG_INFINITY;
-        }
         match self.meaning {
             Meaning::SlotsInUse => self.stored,
             Meaning::TokensTaken => self.window.as_ref().map_or(self.stored, |(_, counts)| counts.iter().sum()),

@@ -51,10 +51,10 @@ impl Live {
         let (now, rows) = self.read(read).await?;
         let (mut found, limits) = (Vec::new(), self.limits());
         let buckets = rows.chunk_by(|a, b| (&a.name, &a.key) == (&b.name, &b.key));
-        for bucket in buckets.filter_map(|rows| BucketView::new(rows, now)).take(BUCKETS) {
+        for mut bucket in buckets.filter_map(|rows| BucketView::new(rows, now)).take(BUCKETS) {
             self.watch_key(&bucket.name, &bucket.key).await;
             let limit = limits.get(&bucket.name).copied();
-            let balance = self.balance(&bucket, limit, now).await?;
+            let balance = self.balance(&mut bucket, limit, now).await?;
             let taken = self.sampler.lock().await.history(&bucket.name, &bucket.key);
             found.push(KeyBucket { bucket, limit, balance, taken });
         }
@@ -62,15 +62,18 @@ impl Live {
     }
 
     /// The balance from `now` until the bucket is full. The database computes it, as for a call at each of these times.
-    async fn balance(&self, bucket: &BucketView, limit: Option<Limit>, now: i64) -> Result<Option<Balance>> {
+    async fn balance(&self, bucket: &mut BucketView, limit: Option<Limit>, now: i64) -> Result<Option<Balance>> {
         let Some(limit) = limit.filter(|limit| limit.kind() != Kind::Gate) else { return Ok(None) };
+        let mut tx = self.begin().await?;
+        let asked = std::iter::once((&*bucket.name, &*bucket.key));
+        let state = export::balances(&mut tx, &self.rate_limits, moment(now), asked).await?.pop().flatten();
+        bucket.refills(state.as_ref(), now);
         // A curve is drawn a little past the moment from which the bucket is full.
         let end = now + ((bucket.full_at - now).clamp(1_000_000, LONGEST) / 20).saturating_mul(21);
         let times: Vec<i64> = (0..=POINTS).map(|point| now + (end - now) / POINTS * point).collect();
         let item = || Item::new(&*bucket.name, &*bucket.key);
         let calls = times.iter().map(|at| CallAt::new(moment(*at), Op::Check, item().count(0)));
         let calls: Vec<CallAt> = std::iter::once(CallAt::new(moment(now), Op::Check, item())).chain(calls).collect();
-        let mut tx = self.begin().await?;
         let mut decisions = self.rate_limits.decide_at(&mut tx, &calls).await?.into_iter();
         let wait = decisions.next().and_then(Result::ok).and_then(|decision| decision.retry_after());
         let points = times.into_iter().zip(decisions);

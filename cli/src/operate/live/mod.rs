@@ -106,6 +106,8 @@ impl Live {
             let note = "the stored limits are not read any more, and those from before are shown";
             let followed = followed.map_err(|error| format!("{note}: {error}"));
             snapshot.note = self.add_balances(snapshot).await.map_err(|error| error.to_string()).and(followed).err();
+            let at = snapshot.at;
+            snapshot.limits.iter_mut().for_each(|limit| limit.emptiest.retain(|key| !key.bucket.is_full(at)));
         }
         self.seen.send_modify(|seen| match result {
             Ok(snapshot) => *seen = Seen { snapshot: Arc::new(snapshot), error: None },
@@ -164,7 +166,10 @@ impl Live {
         for keys in keys.chunks_mut(250) {
             let asked = keys.iter().map(|key| (&*key.bucket.name, &*key.bucket.key));
             let found = balances(&mut tx, &self.rate_limits, time, asked).await?;
-            keys.iter_mut().zip(found).for_each(|(key, balance)| key.balance = balance);
+            keys.iter_mut().zip(found).for_each(|(key, state)| {
+                key.balance = state.as_ref().map(|state| state.remaining);
+                key.bucket.refills(state.as_ref(), snapshot.at);
+            });
         }
         let balance = |key: &KeyView| key.balance.unwrap_or(f64::INFINITY);
         for limit in defined {

@@ -155,7 +155,9 @@ impl Sampler {
             } else if at - view.since < RECENT {
                 lately.push((0.0, bucket));
             }
-            empty.entry(&bucket.0).or_default().push((view.emptiness(at), bucket));
+            if view.may_be_used(self.limits.get(&bucket.0), at) {
+                empty.entry(&bucket.0).or_default().push((view.emptiness(at), bucket));
+            }
         }
         let emptiest = empty.into_values().flat_map(|of_limit| largest(of_limit, WATCHED_EMPTY));
         emptiest.chain(largest(lately, WATCHED)).chain(self.asked.keys()).cloned().collect()
@@ -222,7 +224,7 @@ impl Sampler {
         };
         let busy = keys.iter().filter(|(tracked, _)| !tracked.taken.is_over(at));
         let busy = busy.map(|key| (busyness(&key.0.taken, since, at), key)).collect();
-        let not_full = keys.iter().filter(|(_, bucket)| !bucket.is_full(at));
+        let not_full = keys.iter().filter(|(_, bucket)| bucket.may_be_used(limit, at));
         let not_full = not_full.map(|key| (key.1.emptiness(at), key)).collect();
         let is_asked = |key: &BucketView| self.asked.contains_key(&(key.name.clone(), key.key.clone()));
         let nothing = OfLimit::default();
