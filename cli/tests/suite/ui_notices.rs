@@ -231,3 +231,24 @@ async fn after_a_change_of_a_limit_full_is_what_the_new_rule_calls_full() {
     assert_eq!((&emptiest("slower")[0]["key"], emptiest("faster")), (&"u7".into(), serde_json::json!([])), "{top}");
     assert!(emptiest("slower")[0]["full_at"].as_i64() > top["at"].as_i64(), "{top}");
 }
+
+#[tokio::test]
+async fn keys_are_searched_in_a_database_of_any_encoding() {
+    let database = Database::empty().await;
+    let name = format!("{}_latin1", database.url.rsplit('/').next().expect("a name"));
+    let create = format!("CREATE DATABASE {name} TEMPLATE template0 ENCODING 'LATIN1' LC_COLLATE 'C' LC_CTYPE 'C'");
+    database.execute(&create).await;
+    let url = format!("{}_latin1", database.url);
+    assert_eq!(run(Some(&url), &["migrate"], "").code, Some(0));
+    let limit = |key| run(Some(&url), &["limit", "api", key, "--rate", "1", "--period", "1h"], "").code;
+    assert_eq!(["jos\u{e9}1", "jos\u{e9}2", "josh"].map(limit), [Some(0); 3]);
+    let ui = Ui::start(None, &["--database-url", &url]);
+    let (code, page) = ui.get("/key?key=unknown").await;
+    assert!(code == 200 && page.contains("No limit has a row for this key"), "{code} {page}");
+    let page = ui.get("/key?key=jos%C3%A9").await.1;
+    assert!(page.contains("jos\u{e9}1") && page.contains("jos\u{e9}2") && !page.contains("josh"), "{page}");
+    let (code, page) = ui.get("/key?key=%E2%86%92").await;
+    assert!(code == 400 && page.contains("has no equivalent in encoding"), "{code} {page}");
+    assert_eq!(ui.interrupt().0, Some(0));
+    database.execute(&format!("DROP DATABASE {name}")).await;
+}

@@ -93,13 +93,13 @@ impl Live {
         Ok(self.read(read).await?.into_iter().map(|(_, form)| form).filter(|form| form != key).collect())
     }
 
-    /// Some keys that begin with `prefix`, each with a limit that has it. At most `most` of each limit.
+    /// Some keys that begin with `prefix`, each with a limit that has it. At most `most` of each limit: its first keys from the prefix
+    /// on, because keys are sorted by their bytes.
     pub(crate) async fn keys_like(&self, prefix: &str, most: u32) -> Result<Vec<(String, String)>> {
         let sql = format!(
             "SELECT json_build_array(n.name, k.key)::text FROM ({}) AS n (name) CROSS JOIN LATERAL \
-               (SELECT r.key FROM {}.rate_limits AS r \
-                WHERE r.name = n.name AND r.key >= $1 AND r.key < $1 || U&'\\+10FFFF' AND r.shard = 0 \
-                ORDER BY r.key LIMIT $2) AS k",
+               (SELECT r.key FROM {}.rate_limits AS r WHERE r.name = n.name AND r.key >= $1 AND r.shard = 0 \
+                ORDER BY r.key LIMIT $2) AS k WHERE pg_catalog.starts_with(k.key, $1) LIMIT {BUCKETS}",
             sample::distinct_names(&self.schema),
             self.schema.quoted()
         );

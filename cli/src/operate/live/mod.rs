@@ -233,6 +233,12 @@ impl Live {
     }
 
     fn failed(&self, error: sqlx::Error) -> CliError {
+        // The encoding of the database lacks a character of a key, so no row has this key.
+        if let sqlx::Error::Database(refused) = &error
+            && refused.code().as_deref() == Some("22P05")
+        {
+            return CliError::usage(refused.message());
+        }
         let error = Error::from_sql(error, self.schema.name());
         CliError::refused(error, &self.schema, &["rate_limits", "jobs", "groups", "queues"])
     }
