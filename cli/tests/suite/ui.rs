@@ -329,8 +329,9 @@ async fn the_demo_has_something_on_every_page() {
 #[tokio::test]
 async fn a_lost_database_is_shown_until_it_is_back() {
     let (database, _dir, limits) = filled().await;
-    let ui = Ui::start(Some(&database), &["--limits", &limits]);
+    let ui = Ui::start(Some(&database), &["--limits", &limits, "--allow-changes"]);
     ui.page_with("/limits", "keys in use").await;
+    let form = ui.form().await;
     let admin = Database::empty().await;
     let name: String = sqlx::query_scalar("SELECT current_database()").fetch_one(&database.pool).await.expect("a name");
     let end = format!("SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE datname = '{name}'");
@@ -339,7 +340,15 @@ async fn a_lost_database_is_shown_until_it_is_back() {
     assert!(!page.contains("postgres://") && !page.contains("pool timed out"), "{page}");
     assert!(page.contains("accepting connections") && page.contains("what was read at"), "{page}");
     for path in ["/key?key=u1", "/queue"] {
-        assert_eq!(ui.get(path).await.0, 503, "{path}");
+        let (code, page) = ui.get(path).await;
+        assert!(code == 503 && page.contains("data-refresh") && page.contains("tried again"), "{path}: {code} {page}");
+    }
+    // The error of a change stays on the screen: renewing this page would get another one, which has no forms.
+    let fields = [("form", &*form), ("limit", "bucket"), ("key", "u1"), ("count", "1")];
+    for path in ["/key/reset", "/key/credit"] {
+        let (code, page) = ui.post(path, &fields, &[]).await;
+        assert!(code == 503 && page.contains("accepting connections"), "{path}: {code} {page}");
+        assert!(!page.contains("data-refresh") && !page.contains("tried again"), "{path}: {page}");
     }
     admin.execute(&format!("ALTER DATABASE \"{name}\" ALLOW_CONNECTIONS true")).await;
     ui.page_with("/key?key=u1", "3</span> of 10 tokens left").await;

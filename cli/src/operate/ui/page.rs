@@ -3,7 +3,7 @@
 use std::str::FromStr;
 
 use axum::extract::{Request, State};
-use axum::http::{StatusCode, Uri};
+use axum::http::{Method, StatusCode, Uri};
 use axum::middleware::Next;
 use axum::response::{Html, IntoResponse, Response};
 use maud::{DOCTYPE, Markup, html};
@@ -101,23 +101,30 @@ impl IntoResponse for PageError {
             StatusCode::SERVICE_UNAVAILABLE => "The database does not answer as it should",
             _ => "This cannot be done",
         };
-        let is_live = status == StatusCode::SERVICE_UNAVAILABLE;
         let body = html! {
             h1 { (title) }
             div class="notice problem" role="alert" {
                 p class="message" { (message) }
-                @if is_live { p { "This page is tried again every few seconds." } }
             }
         };
-        (status, Page { title: title.to_owned(), body, is_live }).into_response()
+        (status, Page { title: title.to_owned(), body, is_live: false }).into_response()
     }
 }
 
 /// Frames pages. Answers of the framework to requests that no page makes become pages, too.
 pub(super) async fn frame(State(app): Shared, request: Request, next: Next) -> Response {
     let here = section(request.uri().path());
-    let response = next.run(request).await;
+    let is_get = request.method() == Method::GET;
+    let mut response = next.run(request).await;
     let status = response.status();
+    // The script renews a page with GET, which shows nothing of a change that failed.
+    if status == StatusCode::SERVICE_UNAVAILABLE
+        && is_get
+        && let Some(page) = response.extensions_mut().get_mut::<Page>()
+    {
+        page.is_live = true;
+        page.body = html! { (page.body) p { "This page is tried again every few seconds." } };
+    }
     if !status.is_client_error() || response.extensions().get::<Page>().is_some() {
         return framed(&app, here, response);
     }
