@@ -76,6 +76,19 @@ async fn missing_grants_are_named_and_the_rest_is_shown() {
     let part = top();
     assert_eq!(part.code, Some(0), "{}", part.stderr);
     assert!(part.stdout.contains("secret-user") && part.stderr.contains("jobs"), "{}", part.stderr);
+    // The grants that the help names are enough.
+    let help = run(None, &["top", "--help"], "").stdout.split_whitespace().collect::<Vec<_>>().join(" ");
+    let between = |begin, end| {
+        let list = help.split(begin).nth(1).and_then(|rest| rest.split(end).next()).expect("a list");
+        let names = list.replace(" and ", ", ");
+        names.split(", ").map(|name| format!("rate_limit.{name}")).collect::<Vec<_>>().join(", ")
+    };
+    let tables = between("SELECT on its tables ", ", and for balances");
+    let functions = between("EXECUTE on its functions ", ".");
+    role.gets(&format!("GRANT SELECT ON {tables} TO app_role; GRANT EXECUTE ON FUNCTION {functions} TO app_role"))
+        .await;
+    let whole = top();
+    assert_eq!((whole.code, &*whole.stderr), (Some(0), ""));
     role.drop().await;
 }
 

@@ -99,7 +99,8 @@ Exit codes:
   128 and the number of the signal that ended it
 
 Keys: ? lists them. `top` writes nothing, and reads a large table only through indexes and samples. The role needs USAGE on the
-schema, SELECT on its tables rate_limits, jobs and groups, and for balances EXECUTE on its functions _limits_file and _decide.";
+schema, SELECT on its tables rate_limits, jobs, groups and queues, and for balances EXECUTE on its functions _limits_file and
+_decide.";
 
 #[derive(Args, Debug)]
 pub(crate) struct TopArgs {
