@@ -2,6 +2,7 @@
 
 use pg_limiter::Limits;
 use pg_limiter::queue::{Job, Queue};
+use pg_limiter::sqlx;
 
 use crate::binary::run;
 use crate::support::gate::limiter;
@@ -251,4 +252,41 @@ async fn keys_are_searched_in_a_database_of_any_encoding() {
     assert!(code == 400 && page.contains("has no equivalent in encoding"), "{code} {page}");
     assert_eq!(ui.interrupt().0, Some(0));
     database.execute(&format!("DROP DATABASE {name}")).await;
+}
+
+/// Browsers send line breaks in a field of a form as CR LF, whatever they were.
+#[tokio::test]
+async fn forms_keep_the_line_breaks_of_keys() {
+    let (database, _dir, limits) = filled().await;
+    let limiter = limiter(&database.pool, Limits::from_toml(LIMITS).expect("limits"), |_| {});
+    let ui = Ui::start(Some(&database), &["--limits", &limits, "--allow-changes"]);
+    let form = ui.form().await;
+    for key in ["a\nb", "a\r\nb", "\"a\"", "a%20b"] {
+        let take = async || drop(limiter.limit(("bucket", key)).await.expect("a decision").enforce().expect("a token"));
+        take().await;
+        let path = format!("/key?key={}", percent_encoded(key));
+        let page = ui.get(&path).await.1;
+        let fields: Vec<_> = page.split("type=\"hidden\" name=\"key\" value=\"").skip(1).collect();
+        let field = fields[0].split('"').next().expect("a value").replace("&quot;", "\"");
+        assert_eq!((fields.len(), field.contains('\n')), (2, false), "{page}");
+        let sent = percent_encoded(&field);
+        let fields = [("form", &*form), ("limit", "bucket"), ("key", &*sent), ("count", "1")];
+        let credited = ui.post("/key/credit", &fields, &[]).await;
+        assert_eq!(credited, (303, format!("{path}&done=credited")), "{key:?}");
+        take().await;
+        assert_eq!(ui.post("/key/reset", &fields, &[]).await, (303, format!("{path}&done=reset")), "{key:?}");
+        assert!(ui.get(&format!("{path}&done=reset")).await.1.contains("it is full"), "{key:?}");
+        let rows = "SELECT count(*) FROM rate_limit.rate_limits WHERE key NOT IN ('u1', '<b>&\"u2\"')";
+        let rows: i64 = sqlx::query_scalar(rows).fetch_one(&database.pool).await.expect("a count");
+        assert_eq!(rows, 0, "{key:?}");
+        let (code, page) = ui.post("/key/reset", &fields, &[]).await;
+        assert!(code == 400 && page.contains("no row to remove"), "{key:?}: {code} {page}");
+    }
+    // A field of one line could not show the key, and the page would not be renewed while the two differ.
+    assert!(!ui.get("/key?key=a%0Ab").await.1.contains("value=\"a"));
+}
+
+fn percent_encoded(text: &str) -> String {
+    let encode = |byte: u8| if byte.is_ascii_alphanumeric() { char::from(byte).into() } else { format!("%{byte:02X}") };
+    text.bytes().map(encode).collect()
 }

@@ -61,6 +61,11 @@ impl Live {
         Ok((now, found))
     }
 
+    pub(crate) async fn has_rows(&self, name: &str, key: &str) -> Result<bool> {
+        let bucket = [(name.to_owned(), key.to_owned())];
+        Ok(!self.read(async |tx: &mut PgConnection| sample::rows_of(tx, &self.schema, &bucket).await).await?.is_empty())
+    }
+
     /// The balance from `now` until the bucket is full. The database computes it, as for a call at each of these times.
     async fn balance(&self, bucket: &mut BucketView, limit: Option<Limit>, now: i64) -> Result<Option<Balance>> {
         let Some(limit) = limit.filter(|limit| limit.kind() != Kind::Gate) else { return Ok(None) };

@@ -5,10 +5,12 @@ use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use axum::Form;
-use axum::extract::State;
+use axum::extract::rejection::FormRejection;
+use axum::extract::{FromRequest, Request, State};
 use axum::http::StatusCode;
 use axum::response::Redirect;
 use maud::{Markup, html};
+use serde_json::Value;
 
 use crate::operate::queue::{Became, cancel, job, no_such_job, requeue};
 use crate::operate::ui::format::{job_url, key_url, queue_url};
@@ -17,12 +19,12 @@ use crate::{CliError, Result};
 use pg_limiter::queue::{JobInfo, Queue};
 use pg_limiter::{Item, Limit, Limiter};
 
-/// A form that changes what its hidden fields name.
+/// A form that changes what its hidden fields name. Their values are strings of JSON: browsers would change line breaks.
 pub(super) fn form(app: &App, action: &str, fields: &[(&str, &str)], content: Markup) -> Markup {
     html! {
         form method="post" action=(action) {
             input type="hidden" name="form" value=(app.access.form);
-            @for (name, value) in fields { input type="hidden" name=(name) value=(value); }
+            @for (name, value) in fields { input type="hidden" name=(name) value=(Value::from(*value)); }
             (content)
         }
     }
@@ -36,6 +38,20 @@ pub(super) fn act(app: &App, [name, button, action]: [&str; 3], fields: &[(&str,
             summary { (name) }
             (form(app, action, fields, content))
         }
+    }
+}
+
+/// The fields of such a form.
+pub(super) struct Fields(Wanted);
+
+impl<S: Send + Sync> FromRequest<S> for Fields {
+    type Rejection = FormRejection;
+
+    async fn from_request(request: Request, state: &S) -> Result<Self, FormRejection> {
+        let plain = |value: String| serde_json::from_str(&value).unwrap_or(value);
+        let Form(of) = Form::<Wanted>::from_request(request, state).await?;
+        let (limit, key, queue, group) = (plain(of.limit), of.key.map(plain), of.queue.map(plain), of.group.map(plain));
+        Ok(Self(Wanted { limit, key, queue, group, id: plain(of.id), ..of }))
     }
 }
 
@@ -74,15 +90,17 @@ impl Done {
 /// Leads back to the page of what was changed.
 type Changed = Result<Redirect, PageError>;
 
-pub(super) async fn reset(State(app): Shared, Form(of): Form<Wanted>) -> Changed {
+pub(super) async fn reset(State(app): Shared, Fields(of): Fields) -> Changed {
     let (limiter, key) = (limiter(&app, &of.form)?, app.named(of.key.as_deref().unwrap_or_default())?);
     // Removing a row does not depend on the limit.
     let any = Limit::token_bucket(1, Duration::from_secs(1)).build().map_err(CliError::usage)?;
+    let is_full = !app.live.has_rows(&of.limit, &key).await?;
+    CliError::refuse_if(is_full, "the bucket has no row to remove: it is full")?;
     limiter.reset(Item::new((&*of.limit, any), &*key)).await?;
     Ok(app.done.add(&key_url(&app, &key), "reset", "The bucket has no row any more: it is full."))
 }
 
-pub(super) async fn credit(State(app): Shared, Form(of): Form<Wanted>) -> Changed {
+pub(super) async fn credit(State(app): Shared, Fields(of): Fields) -> Changed {
     let (limiter, key) = (limiter(&app, &of.form)?, app.named(of.key.as_deref().unwrap_or_default())?);
     let (given, expected) = (of.count, "a number of tokens above 0, such as 1");
     let count: f64 = number(StatusCode::UNPROCESSABLE_ENTITY, "count", &given, expected)?;
@@ -91,7 +109,7 @@ pub(super) async fn credit(State(app): Shared, Form(of): Form<Wanted>) -> Change
     Ok(app.done.add(&key_url(&app, &key), "credited", "The tokens were given back."))
 }
 
-pub(super) async fn unblock(State(app): Shared, Form(of): Form<Wanted>) -> Changed {
+pub(super) async fn unblock(State(app): Shared, Fields(of): Fields) -> Changed {
     let (limiter, key) = (limiter(&app, &of.form)?, app.named(of.key.as_deref().unwrap_or_default())?);
     let gate = Item::new((&*of.limit, Limit::gate()), &*key);
     let is_open = limiter.is_blocked(gate.clone()).await?.is_none();
@@ -116,11 +134,11 @@ async fn change(
     }
 }
 
-pub(super) async fn requeue_job(State(app): Shared, Form(of): Form<Wanted>) -> Changed {
+pub(super) async fn requeue_job(State(app): Shared, Fields(of): Fields) -> Changed {
     change(&app, of, ["requeued", "The job is requeued."], requeue).await
 }
 
-pub(super) async fn cancel_job(State(app): Shared, Form(of): Form<Wanted>) -> Changed {
+pub(super) async fn cancel_job(State(app): Shared, Fields(of): Fields) -> Changed {
     change(&app, of, ["cancelled", "The job is cancelled, and its tokens are returned."], cancel).await
 }
 
@@ -139,7 +157,7 @@ impl Wanted {
     }
 }
 
-pub(super) async fn pause(State(app): Shared, Form(of): Form<Wanted>) -> Changed {
+pub(super) async fn pause(State(app): Shared, Fields(of): Fields) -> Changed {
     let (queue, group) = of.named(&app)?;
     let is_changed = match group {
         Some(group) => queue.pause_group(group).await?,
@@ -148,7 +166,7 @@ pub(super) async fn pause(State(app): Shared, Form(of): Form<Wanted>) -> Changed
     of.changed(&app, is_changed, ["paused", "No job starts until it is resumed."], "it is paused already")
 }
 
-pub(super) async fn resume(State(app): Shared, Form(of): Form<Wanted>) -> Changed {
+pub(super) async fn resume(State(app): Shared, Fields(of): Fields) -> Changed {
     let (queue, group) = of.named(&app)?;
     let (is_changed, text) = match group {
         Some(group) => (queue.resume_group(group).await?, "The group starts its jobs again, as its limits allow."),
@@ -157,12 +175,12 @@ pub(super) async fn resume(State(app): Shared, Form(of): Form<Wanted>) -> Change
     of.changed(&app, is_changed, ["resumed", text], "it is not paused, and does not wait")
 }
 
-pub(super) async fn drain(State(app): Shared, Form(of): Form<Wanted>) -> Changed {
+pub(super) async fn drain(State(app): Shared, Fields(of): Fields) -> Changed {
     of.named(&app)?.0.drain().await?;
     of.changed(&app, true, ["draining", "The queue takes no new jobs until it is resumed."], "")
 }
 
-pub(super) async fn requeue_dead(State(app): Shared, Form(of): Form<Wanted>) -> Changed {
+pub(super) async fn requeue_dead(State(app): Shared, Fields(of): Fields) -> Changed {
     let (queue, group) = of.named(&app)?;
     let requeued = match group {
         Some(group) => queue.requeue_dead_group(group).await?,

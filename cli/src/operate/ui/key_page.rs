@@ -44,7 +44,8 @@ pub(super) async fn page(State(app): Shared, Query(wanted): Query<Wanted>) -> Re
     let body = html! {
         div class="title" {
             h1 { "Key " span class="of" { (key(&app, &wanted)) } }
-            (search_form(&app, if is_hidden { "" } else { &wanted }))
+            // A field of one line cannot hold a line break.
+            (search_form(&app, if is_hidden || wanted.contains(['\n', '\r']) { "" } else { &wanted }))
         }
         (app.done.notice(&key_url(&app, &wanted), &done))
         @if buckets.is_empty() {
