@@ -320,6 +320,18 @@ async fn buttons_do_what_they_say() {
     limiter.limit(Item::new("bucket", "u9").count(4)).await.expect("a decision").enforce().expect("tokens");
     browser.until("document.querySelector('[aria-label=bucket] .value')?.innerText === '6'").await;
 
+    // So does the page of a key with a line break, and its forms name this key.
+    let take = async || assert!(limiter.limit(("bucket", "a\nb")).await.expect("a decision").enforce().is_ok());
+    take().await;
+    browser.open(&format!("{}/key?key=a%0Ab", ui.url)).await;
+    take().await;
+    browser.until("document.querySelector('[aria-label=bucket] .value')?.innerText === '8'").await;
+    browser.click("[aria-label=bucket] .act:nth-of-type(2) summary").await;
+    browser.click("[aria-label=bucket] form[action='/key/reset'] button").await;
+    browser.until("location.search.includes('done=reset')").await;
+    assert_eq!(limiter.peek(("bucket", "a\nb")).await.expect("a balance").remaining(), 10.0);
+    browser.open(&format!("{}/key?key=u9", ui.url)).await;
+
     // It keeps what the visitor types, and says that it waits.
     browser.type_into("main input[name=key]", "u7").await;
     browser.until("document.getElementById('renewal').innerText.includes('Waits for your input')").await;

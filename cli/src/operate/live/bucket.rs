@@ -196,6 +196,27 @@ pub(super) mod tests {
     }
 
     #[test]
+    fn a_limit_that_changed_may_use_a_bucket_that_is_stored_as_full() {
+        const SECOND: i64 = 1_000_000;
+        let length = std::time::Duration::from_secs;
+        let slow = Limit::token_bucket(10, length(10)).capacity(20).build().unwrap();
+        let window = Limit::fixed_window(10, length(10)).build().unwrap();
+        let sliding = Limit::sliding_window(10, length(10)).resolution(1).build().unwrap();
+        let used = |value, detail, limit, now: i64| {
+            BucketView::new(&[row(value, 0, 1, detail)], now).unwrap().may_be_used(limit, now * SECOND)
+        };
+        let counts = || Some(vec![60.0, 0.0, 10.0, 1.0]);
+        // 9 tokens and one more each second; 9 of a window of 10 s; a count that is in the window for 10 s.
+        for (value, detail, limit, ends) in
+            [(9.0, None, &slow, 11), (9.0, None, &window, 10), (3.0, counts(), &sliding, 10)]
+        {
+            assert!(used(value, detail.clone(), Some(limit), ends - 1) && !used(value, detail, Some(limit), ends));
+        }
+        assert!(!used(9.0, None, None, 1) && !used(3.0, Some(vec![-1.0]), Some(&slow), 1));
+        assert!(BucketView::new(&[row(9.0, 0, 100, None)], 0).unwrap().may_be_used(None, 99), "it is stored as used");
+    }
+
+    #[test]
     fn leases_that_have_ended_are_left_out() {
         let bucket = row(3.0, 0, 90, Some(vec![-1.0, 50.0, -7.0, 1.0, 90.0, -8.0, 2.0]));
         let at = |now| BucketView::new(std::slice::from_ref(&bucket), now).unwrap();
