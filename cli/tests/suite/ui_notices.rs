@@ -254,6 +254,25 @@ async fn keys_are_searched_in_a_database_of_any_encoding() {
     database.execute(&format!("DROP DATABASE {name}")).await;
 }
 
+#[tokio::test]
+async fn queues_that_are_not_listed_are_not_called_empty() {
+    let database = Database::migrated().await;
+    let fill = "INSERT INTO rate_limit.jobs (queue, key, run_at, payload, limit_names, limit_keys, counts, max_attempts, enqueued_at) \
+                SELECT 'q' || n, 'g', 9e15, '1', '{}', '{}', '{}', 1, 0 FROM generate_series(1001, 1201) AS n";
+    database.execute(fill).await;
+    let ui = Ui::start(Some(&database), &[]);
+    let page = ui.get("/queue?queue=q1201").await.1;
+    assert!(page.contains("is not listed") && !page.contains("has no jobs"), "{page}");
+    assert!(ui.get("/queue?queue=q1001").await.1.contains("The first 200 queues are listed"));
+    let top = |args: &[&str]| {
+        let args = [&["top", "--once", "--interval", "200ms", "--queue", "q1201"], args].concat();
+        run(Some(&database.url), &args, "").stdout
+    };
+    let text = top(&[]);
+    assert!(text.contains("no listed queue matches") && !text.contains("no jobs"), "{text}");
+    assert!(top(&["--json"]).contains("\"queues_are_cut\": true"));
+}
+
 /// Browsers send line breaks in a field of a form as CR LF, whatever they were.
 #[tokio::test]
 async fn forms_keep_the_line_breaks_of_keys() {

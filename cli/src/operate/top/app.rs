@@ -3,7 +3,7 @@
 use ratatui::crossterm::event::{KeyCode, KeyEvent, KeyModifiers};
 
 use crate::Result;
-use crate::operate::live::{GroupView, KeyView, LimitView, Live, QueueView, Seen};
+use crate::operate::live::{GroupView, KeyView, LISTED, LimitView, Live, QueueView, Seen};
 use crate::operate::top::columns::{Id, Listed, Sort, Style};
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -182,6 +182,8 @@ const LIKE: u32 = 5;
 pub(super) struct Data {
     pub(super) seen: Seen,
     pub(super) queues: Vec<QueueView>,
+    /// Whether there may be more queues than are read.
+    pub(super) queues_are_cut: bool,
     /// The groups of the first queues that match the filter.
     pub(super) groups: Vec<GroupView>,
     pub(super) queue_error: Option<String>,
@@ -203,6 +205,7 @@ impl Data {
 
     async fn read_queues(&mut self, live: &Live, filter: &str) -> Result<()> {
         self.queues = live.queues().await?;
+        self.queues_are_cut = self.queues.len() >= LISTED;
         self.queues.retain(|queue| queue.queue.contains(filter));
         for queue in self.queues.iter().take(QUEUES) {
             self.groups.extend(live.groups(&queue.queue, None).await?);

@@ -108,6 +108,10 @@ fn nothing(app: &App) -> (&'static str, &'static str) {
     }
 }
 
+const fn no_jobs(app: &App) -> &'static str {
+    if app.data.queues_are_cut { "no listed queue matches" } else { "no jobs" }
+}
+
 fn status_line(app: &App) -> Line<'static> {
     if app.edited.is_some() {
         let text = &app.filters[app.tab as usize];
@@ -219,7 +223,7 @@ fn draw_queue(frame: &mut Frame<'_>, app: &App, area: Rect) {
         let name_or_count = |(place, cell)| if place == 0 { Line::from(cell) } else { right(cell) };
         Row::new(cells.into_iter().enumerate().map(name_or_count))
     });
-    let Some(headings) = rows.next() else { return frame.render_widget("no jobs", area) };
+    let Some(headings) = rows.next() else { return frame.render_widget(no_jobs(app), area) };
     let height = u16::try_from(queues.len() + 1).unwrap_or(u16::MAX).min(area.height / 3);
     let [list, gap, groups] = Layout::vertical([Length(height), Length(1), Fill(1)]).areas(area);
     let widths = std::iter::once(Fill(1)).chain(queues[0].jobs.iter().map(|_| Length(9)));
@@ -258,7 +262,7 @@ pub(super) fn text(app: &App) -> Vec<String> {
         section(&mut lines, text_table(&app.keys(), &app.style, now), nothing(app).1);
     }
     if data.queue_error.is_none() {
-        section(&mut lines, aligned(&queue_cells(&data.queues), &[0]), "no jobs");
+        section(&mut lines, aligned(&queue_cells(&data.queues), &[0]), no_jobs(app));
         let groups = app.groups();
         if !groups.is_empty() {
             section(&mut lines, text_table(&groups, &app.style, now), "");
@@ -309,6 +313,7 @@ pub(super) fn json(app: &App) -> String {
         "unused": app.unused().map(|(name, limit)| json!({"name": name, "limit": limit})).collect::<Value>(),
         "note": snapshot.note,
         "limits_error": data.seen.error,
+        "queues_are_cut": data.queues_are_cut,
         "queues": data.queues.iter().map(queue).collect::<Value>(),
         "groups": groups,
         "queue_error": data.queue_error,

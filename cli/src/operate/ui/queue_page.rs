@@ -37,7 +37,11 @@ pub(super) async fn queues(State(app): Shared, Query(wanted): Query<Wanted>) -> 
             let after = wanted.after.map(|after| app.named(&after)).transpose()?;
             html! {
                 @if let Some(view) = view { (held(&app, view, now)) }
-                @else { div class="empty" { p { "The queue " (named(queue)) " has no jobs." } } }
+                @else {
+                    div class="empty" {
+                        p { "The queue " (named(queue)) @if queues.len() < LISTED { " has no jobs." } @else { " is not listed." } }
+                    }
+                }
                 (groups(&app, queue, after.as_deref(), now).await?)
             }
         }
@@ -52,6 +56,7 @@ pub(super) async fn queues(State(app): Shared, Query(wanted): Query<Wanted>) -> 
                 p { "A queue appears here with its first job." }
             }
         } @else { (list(&queues, queue.as_deref(), state)) }
+        @if queues.len() >= LISTED { p class="lead" { "The first " (LISTED) " queues are listed." } }
         (detail)
     };
     Ok(Page::live(queue.map_or_else(|| "Queue".to_owned(), |queue| format!("Queue {}", text::escaped(&queue))), body))
