@@ -1,6 +1,8 @@
 //! `exec`: nothing of the command lives when its slots are given back.
 
 use std::fs;
+use std::io::Write;
+use std::os::unix::process::CommandExt;
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
@@ -24,8 +26,10 @@ struct Run {
 impl Run {
     fn start(database: &Database, options: &[&str], script: &str) -> Self {
         let mark = format!("PG_LIMITER_TEST_MARK={:016x}", fastrand::u64(..));
-        let mut tool = Command::new(tool());
-        tool.arg("exec").args(["--slots", "1"]).args(options).args(["job", "k", "--", "sh", "-c", script]);
+        // The suite may run in the background of a shell, where signals are ignored.
+        let mut tool = Command::new("env");
+        tool.arg("--default-signal").arg(self::tool()).args(["exec", "--slots", "1"]);
+        tool.args(options).args(["job", "k", "--", "sh", "-c", script]);
         tool.env("DATABASE_URL", &database.url).env("PG_LIMITER_TEST_MARK", mark.split_once('=').expect("a value").1);
         let tool = tool.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::piped()).spawn().expect("the tool");
         Self { tool, mark }
@@ -42,7 +46,7 @@ impl Run {
         };
         let tool = fs::canonicalize(tool()).expect("the tool");
         let is_tool = |id: &u32| fs::read_link(format!("/proc/{id}/exe")).is_ok_and(|program| program == tool);
-        ids.filter(|id| is_marked(id) && !is_tool(id)).collect()
+        ids.filter(|id| is_marked(id) && !is_tool(id) && *id != self.tool.id()).collect()
     }
 
     async fn until_alive(&self, count: usize) {
@@ -155,6 +159,41 @@ async fn the_command_of_a_killed_tool_ends_before_the_lease() {
     }
 }
 
+/// The processes that hold this file open.
+fn holders(file: &str) -> usize {
+    let file = fs::canonicalize(file).expect("the file");
+    let processes =
+        fs::read_dir("/proc").expect("/proc").filter_map(|entry| fs::read_dir(entry.ok()?.path().join("fd")).ok());
+    let is_file =
+        |fd: std::io::Result<fs::DirEntry>| fd.is_ok_and(|fd| fs::read_link(fd.path()).is_ok_and(|to| to == file));
+    processes.map(|mut fds| usize::from(fds.any(is_file))).sum()
+}
+
+/// The tool's guard of the command has a process that waits. None may stay, and hold what was inherited, such as a lock.
+#[tokio::test]
+async fn a_killed_tool_leaves_no_process_of_its_own() {
+    let database = Database::migrated().await;
+    let (_dir, path) = files(&[("low", ""), ("high", "")]);
+    let (low, high) = (path("low"), path("high"));
+    let mut bash = Command::new("bash");
+    let script = format!("exec 9>{low} 12>{high}; exec \"$@\"");
+    bash.args(["-c", &script, "-"]).arg(self::tool()).args(["exec", "--slots", "1", "--lease", "3s", "job", "k"]);
+    bash.args(["--", "sleep", "3001"]).env("DATABASE_URL", &database.url);
+    let mut tool = bash.stdin(Stdio::null()).stderr(Stdio::null()).spawn().expect("the tool");
+    // The lease was renewed several times, and the guard heard of it.
+    until_sql(&database.pool, HELD).await;
+    let first: f64 = sqlx::query_scalar(LEASE).fetch_one(&database.pool).await.expect("a lease");
+    while sqlx::query_scalar::<_, f64>(LEASE).fetch_one(&database.pool).await.expect("a lease") < first + 3e6 {
+        tokio::time::sleep(Duration::from_millis(20)).await;
+    }
+    // The tool, the command, the guard, its timer and the `sleep` of that.
+    until(|| holders(&high) == 5, || format!("{} processes hold the file", holders(&high))).await;
+    assert_eq!(holders(&low), 2, "the tool and the command");
+    tool.kill().expect("kill");
+    tool.wait().expect("ended");
+    until(|| holders(&high) == 0, || format!("{} processes are left", holders(&high))).await;
+}
+
 /// A stopped tool cannot renew the lease. When others get its slot, nothing of its command lives.
 #[tokio::test]
 async fn the_command_of_a_stopped_tool_ends_before_the_lease() {
@@ -177,6 +216,35 @@ async fn the_command_of_a_stopped_tool_ends_before_the_lease() {
         signal(next.tool.id(), "TERM");
         next.ends(143);
     }
+}
+
+/// `sleep` need not be in the caller's PATH, which may have only the folder of an application.
+#[tokio::test]
+async fn a_command_runs_to_its_end_with_any_path() {
+    let database = Database::migrated().await;
+    for path in ["/nowhere", "", "bin"] {
+        let mut tool = Command::new(tool());
+        tool.args(["exec", "--slots", "1", "job", "--", "/bin/sh", "-c", "/bin/sleep 1; echo finished"]);
+        let output = tool.env("DATABASE_URL", &database.url).env("PATH", path).output().expect("the tool");
+        let stderr = String::from_utf8_lossy(&output.stderr);
+        assert_eq!((output.status.code(), output.stdout.as_slice()), (Some(0), &b"finished\n"[..]), "{path}: {stderr}");
+    }
+}
+
+/// Without `sleep`, no time passes for the guard: it must not end a command.
+#[test]
+fn a_guard_without_sleep_ends_no_command() {
+    let mut command = Command::new("sleep").arg("3001").process_group(0).spawn().expect("sleep");
+    let mut guard = Command::new("/bin/sh");
+    guard.args(["-c", include_str!("../../src/operate/exec/guard.sh")]).env("PATH", "/nowhere").process_group(0);
+    let mut guard = guard.stdin(Stdio::piped()).stderr(Stdio::null()).spawn().expect("a shell");
+    let mut input = guard.stdin.take().expect("its input");
+    let _ = writeln!(input, "{} 100\n1.0", command.id()); // It fails if the guard has ended.
+    drop(input);
+    let ended = (guard.wait().expect("the end of the guard"), command.try_wait().expect("a status"));
+    let _ = command.kill();
+    let _ = command.wait();
+    assert!(ended.0.success() && ended.1.is_none(), "{ended:?}");
 }
 
 /// A stopped process handles SIGTERM only when it is continued.

@@ -221,7 +221,7 @@ impl Processes {
 }
 
 /// A process that ends the command if this one is killed or stopped with SIGKILL or SIGSTOP, which it cannot handle. Without the
-/// guard, the command would go on after the end of the lease. The guard and its timer are a process group.
+/// guard, the command would go on after the end of the lease. The guard and its timers are a process group.
 struct Guard {
     shell: Child,
     has_ended: bool,
@@ -231,7 +231,10 @@ impl Guard {
     fn start() -> io::Result<Self> {
         let mut shell = Command::new("/bin/sh");
         shell.args(["-c", include_str!("guard.sh")]).current_dir("/").process_group(0);
-        shell.env_clear().env("PATH", std::env::var_os("PATH").unwrap_or_else(|| "/usr/bin:/bin".into()));
+        // The caller's PATH may lack `sleep`, and only that may have it.
+        let mut path = OsString::from("/usr/bin:/bin:");
+        path.push(std::env::var_os("PATH").unwrap_or_default());
+        shell.env_clear().env("PATH", path);
         let shell = shell.stdin(Stdio::piped()).stdout(Stdio::null()).stderr(Stdio::null()).spawn()?;
         Ok(Self { shell, has_ended: false })
     }
