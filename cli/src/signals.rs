@@ -1,7 +1,5 @@
 //! Signals that end the tool, or are passed on to its command.
 
-use std::task::{Context, Waker};
-
 #[cfg(unix)]
 pub(super) use unix::Signals;
 
@@ -12,17 +10,23 @@ pub(super) fn exit_code(signal: i32) -> u8 {
     u8::try_from(128 + signal).unwrap_or(u8::MAX)
 }
 
-/// Listens to Ctrl-C and SIGTERM from this call on; the future waits for one of them. So call it before the first output: a user or
-/// a script may send a signal after it. A signal that arrives while nothing listens here has no effect, and has to be sent again.
+/// Listens to Ctrl-C, SIGTERM and SIGHUP from this call on; the future waits for one of them. So call it before the first output: a
+/// user or a script may send a signal after it. A signal that arrives while nothing listens here has no effect, and has to be sent
+/// again.
+#[cfg(unix)]
 pub(super) fn interrupt() -> impl Future<Output = ()> {
-    let mut stop = Box::pin(pg_limiter::queue::stop_signal());
-    let is_over = stop.as_mut().poll(&mut Context::from_waker(Waker::noop())).is_ready();
-    async move {
-        if !is_over {
-            stop.await;
+    let signals =
+        Signals::of(&[rustix::process::Signal::INT, rustix::process::Signal::TERM, rustix::process::Signal::HUP]);
+    async {
+        match signals {
+            Ok(mut signals) => drop(signals.next().await),
+            Err(_) => std::future::pending().await,
         }
     }
 }
+
+#[cfg(not(unix))]
+pub(super) use pg_limiter::queue::stop_signal as interrupt;
 
 #[cfg(unix)]
 mod unix {
@@ -58,9 +62,16 @@ mod unix {
             ])
         }
 
+        /// These signals, without those that were ignored when this process was started, as `nohup` does, or a shell for what it
+        /// starts in the background: they stay ignored, also by a command.
         pub(crate) fn of(signals: &[Signal]) -> io::Result<Self> {
+            let ignored = ignored();
+            // These two only report a change.
+            let is_heard = |kind: &&Signal| {
+                [Signal::CHILD, Signal::CONT].contains(kind) || ignored >> (kind.as_raw() - 1) & 1 == 0
+            };
             let listen = |kind: &Signal| Ok((*kind, signal(SignalKind::from_raw(kind.as_raw()))?));
-            signals.iter().map(listen).collect::<io::Result<_>>().map(Self)
+            signals.iter().filter(is_heard).map(listen).collect::<io::Result<_>>().map(Self)
         }
 
         /// The number of the next signal. Cancel safe: no signal is lost.
@@ -72,5 +83,12 @@ mod unix {
             })
             .await
         }
+    }
+
+    /// The signals that this process ignores, a bit for each. Only Linux reports them.
+    fn ignored() -> u64 {
+        let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
+        let mask = status.lines().find_map(|line| line.strip_prefix("SigIgn:"));
+        mask.and_then(|mask| u64::from_str_radix(mask.trim(), 16).ok()).unwrap_or_default()
     }
 }

@@ -247,6 +247,28 @@ fn a_guard_without_sleep_ends_no_command() {
     assert!(ended.0.success() && ended.1.is_none(), "{ended:?}");
 }
 
+/// As with `nohup`, and in the background of a script.
+#[tokio::test]
+async fn signals_that_are_ignored_at_the_start_stay_ignored() {
+    let database = Database::migrated().await;
+    for (name, number) in [("HUP", 1), ("INT", 2)] {
+        let mut shell = Command::new("sh");
+        shell.args(["-c", &format!("trap '' {name}; exec \"$@\""), "-"]).arg(tool());
+        // The command does not get what the tool ignores. If it is sent to the command, it ignores it, too.
+        let script = format!("kill -{name} $PPID $$; sleep 0.3; echo finished");
+        shell.args(["exec", "--slots", "1", "job", "--", "sh", "-c", &script]).env("DATABASE_URL", &database.url);
+        let output = shell.output().expect("the tool");
+        let stderr = String::from_utf8_lossy(&output.stderr);
+        assert_eq!((output.status.code(), output.stdout.as_slice()), (Some(0), &b"finished\n"[..]), "{name}: {stderr}");
+        // Others are not ignored.
+        let mut shell = Command::new("env");
+        shell.args(["--default-signal", "sh", "-c", "trap '' USR1; exec \"$@\"", "-"]).arg(tool());
+        shell.args(["exec", "--slots", "1", "job", "--", "sh", "-c", &format!("kill -{name} $PPID; exec sleep 3001")]);
+        let output = shell.env("DATABASE_URL", &database.url).output().expect("the tool");
+        assert_eq!(output.status.code(), Some(128 + number), "{name}");
+    }
+}
+
 /// A stopped process handles SIGTERM only when it is continued.
 #[tokio::test]
 async fn a_stopped_process_of_a_command_ends_with_it() {
