@@ -14,6 +14,7 @@ use crate::database::{Database, Running};
 use crate::error::{CliError, Result};
 use crate::json;
 use crate::output::{self, Progress};
+use crate::signals::interrupt;
 use crate::text::{grouped, tokens};
 use pg_limiter::migrate::Migrator;
 use pg_limiter::{Call, Decision, Error, Item, Limit, LimitBuilder, LimitState, Limiter, Limits, Schema};
@@ -27,14 +28,26 @@ pub(crate) struct DemoArgs {
 
 pub(crate) async fn run(args: &DemoArgs, database: Database) -> Result<()> {
     let running = database.start(true).await?;
-    let mut stage = Stage::set(running, args.json).await?;
-    let shown = show(&mut stage).await;
+    let mut stage = Stage::open(running, args.json).await?;
+    let interrupted = interrupt();
+    let shown = tokio::select! {
+        shown = show(&mut stage) => shown,
+        () = interrupted => Err(CliError::failed("interrupted")),
+    };
     // The schema is dropped in any case. If both steps fail, the first error is returned.
-    let struck = stage.strike().await;
+    let (schema, interrupted) = (stage.running.schema.clone(), interrupt());
+    let struck = tokio::select! {
+        struck = stage.strike() => struck,
+        () = interrupted => Err(CliError::failed(format!("interrupted; the schema {schema} may remain: drop it"))),
+    };
+    if let (Err(_), Err(error)) = (&shown, &struck) {
+        output::note(error);
+    }
     shown.and(struck)
 }
 
 async fn show(stage: &mut Stage) -> Result<()> {
+    stage.set().await?;
     let (schema, server) = (&stage.running.schema, &stage.server);
     let line = format!(
         "Every line below is a real call on {server}.\nThe demo runs in the schema {schema}, and drops it at the end."
@@ -251,17 +264,24 @@ struct Shown<'a> {
 }
 
 impl Stage {
-    /// Creates the schema. Its name contains the time, so it cannot collide with an existing one. (The prefix `pg_` is
+    /// Connects. The name of the schema contains the time, so it cannot collide with an existing one. (The prefix `pg_` is
     /// reserved.)
-    async fn set(mut running: Running, json: bool) -> Result<Self> {
+    async fn open(mut running: Running, json: bool) -> Result<Self> {
         let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
         running.schema = Schema::new(&format!("limiter_demo_{}", now.as_millis())).map_err(CliError::usage)?;
         let pool = running.pool(CONNECTIONS).await?;
-        let _progress = Progress::of("creating the tables and functions");
-        Migrator::new(running.schema.clone()).run(&pool).await.map_err(CliError::failed)?;
-        let version: String = sqlx::query_scalar("SHOW server_version").fetch_one(&pool).await?;
-        let server = running.private_source().map_or_else(|| format!("your server, version {version}"), str::to_owned);
-        Ok(Self { running, pool, server, json, scene: 0, progress: Progress::parts("demo", 5) })
+        Ok(Self { running, pool, server: String::new(), json, scene: 0, progress: Progress::parts("demo", 5) })
+    }
+
+    /// Creates the schema.
+    async fn set(&mut self) -> Result<()> {
+        let version: String = sqlx::query_scalar("SHOW server_version").fetch_one(&self.pool).await?;
+        let source = self.running.private_source();
+        self.server = source.map_or_else(|| format!("your server, version {version}"), str::to_owned);
+        self.progress.now("creating the tables and functions");
+        Migrator::new(self.running.schema.clone()).run(&self.pool).await.map_err(CliError::failed)?;
+        self.progress.now("demo");
+        Ok(())
     }
 
     fn limiter<K, const N: usize>(&self, defined: [(&str, LimitBuilder<K>); N]) -> Result<Limiter> {
@@ -271,11 +291,13 @@ impl Stage {
     }
 
     async fn strike(self) -> Result<()> {
-        let statement = format!("DROP SCHEMA {} CASCADE", self.running.schema.quoted());
+        let statement = format!("DROP SCHEMA IF EXISTS {} CASCADE", self.running.schema.quoted());
         let dropped = sqlx::raw_sql(AssertSqlSafe(statement)).execute(&self.pool).await;
         self.pool.close().await;
-        let left =
-            |error| CliError::failed(format!("cannot drop the schema {0}: {error}; drop it", self.running.schema));
+        let left = |error| {
+            let (schema, error) = (&self.running.schema, Error::database_message(&error));
+            CliError::failed(format!("cannot drop the schema {schema}: {error}; drop it"))
+        };
         dropped.map(drop).map_err(left)
     }
 

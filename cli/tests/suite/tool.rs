@@ -1,11 +1,12 @@
 //! The tool `pg-limiter` as users see it: exit codes, output, files.
 
+use std::io::{BufRead, BufReader};
 use std::process::{Command, Stdio};
 
 use pg_limiter::sqlx::{self, AssertSqlSafe};
 
 use crate::binary::{files, run, tool as tool_path};
-use crate::support::Database;
+use crate::support::{Database, signal};
 
 const LIMITS: &str = r#"
     [limits.send_message]
@@ -390,8 +391,24 @@ async fn the_demo_shows_exact_numbers_and_cleans_up() {
     assert_eq!(demo.code, Some(0), "{}{}", demo.stdout, demo.stderr);
     assert!(demo.stdout.contains("admitted 250, the limit allows 250: exact"), "{}", demo.stdout);
     assert!(!demo.stdout.contains('\u{1b}'), "colours are for terminals only");
-    let left = "SELECT count(*) FROM pg_namespace WHERE nspname LIKE '%demo%'";
-    assert_eq!(sqlx::query_scalar::<_, i64>(left).fetch_one(&database.pool).await.expect("a count"), 0);
+    assert_eq!(sqlx::query_scalar::<_, i64>(DEMO_SCHEMAS).fetch_one(&database.pool).await.expect("a count"), 0);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_interrupted_demo_leaves_no_schema() {
+    let database = Database::empty().await;
+    for name in ["INT", "TERM", "HUP"] {
+        let mut command = Command::new("env");
+        command.arg("--default-signal").arg(tool_path()).arg("demo").env("DATABASE_URL", &database.url);
+        let mut child = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().expect("start the tool");
+        let mut stdout = BufReader::new(child.stdout.take().expect("its output"));
+        stdout.read_line(&mut String::new()).expect("its first line");
+        signal(child.id(), name);
+        let output = child.wait_with_output().expect("its end");
+        let stderr = String::from_utf8_lossy(&output.stderr);
+        assert_eq!((output.status.code(), stderr.trim()), (Some(3), "pg-limiter: interrupted"), "{name}");
+        assert_eq!(sqlx::query_scalar::<_, i64>(DEMO_SCHEMAS).fetch_one(&database.pool).await.expect("a count"), 0);
+    }
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -411,6 +428,8 @@ async fn twelve_processes_can_migrate_at_once() {
             let stdout = String::from_utf8_lossy(&output.stdout).into_owned();
             assert!(output.status.success(), "{stdout} {}", String::from_utf8_lossy(&output.stderr));
             applied += usize::from(stdout.contains("applied"));
+const DEMO_SCHEMAS: &str = "SELECT count(*) FROM pg_namespace WHERE nspname LIKE '%demo%'";
+
         }
         assert_eq!(applied, 1, "each version is applied once");
         assert_eq!(database.rows().await, 0);
