@@ -55,8 +55,8 @@ pub(super) struct LimitArgs {
     /// Number of rows that the bucket is spread over [default: 1]
     #[arg(long, help_heading = HEADING, value_name = "ROWS", requires = "rate")]
     shards: Option<u32>,
-    /// Time after which the slots of a concurrency limit are free, unless they are released or the lease is renewed
-    /// [default: 30s]
+    /// Time after which the slots of a concurrency limit are free, unless they are released or the lease is renewed; `limit` takes
+    /// no slots, but `exec` does [default: 30s]
     #[arg(long, help_heading = HEADING, value_name = "LENGTH", requires = "capacity", conflicts_with = "rate")]
     lease: Option<String>,
 }
@@ -64,8 +64,8 @@ const HEADING: &str = "The limit";
 /// The options that define a limit.
 const INLINE: &str = "kind rate period every zone anchor capacity max_reserved start resolution shards lease";
 const NO_LIMIT: &str = "no limit given";
-const REMEDY: &str = "use --limits FILE, or --rate and --period; for a concurrency limit, --capacity and --lease; or store the \
-                      limit in the database, with `pg-limiter limits apply`";
+const REMEDY: &str = "use --limits FILE, or --rate and --period; to check or peek a concurrency limit, --capacity and --lease; \
+                      or store the limit in the database, with `pg-limiter limits apply`";
 
 fn not_stored(name: &str, stored: &Limits) -> String {
     let (name, names) = (escaped(name), stored_names(stored));

@@ -119,10 +119,17 @@ pub(crate) async fn decide(op: Op, args: DecideArgs, database: Database) -> Resu
 /// Rejects a call that can never be allowed, before a connection is made.
 fn refuse_impossible(op: Op, call: &Call, limits: &Limits, json: bool) -> Result<()> {
     let Err(error) = call.validate(op, limits) else { return Ok(()) };
+    let message = match &error {
+        InvalidCall::NeedsLease { limit } => format!(
+            "the limit \"{}\" counts slots, which a command holds while it runs: use `pg-limiter exec`",
+            text::escaped(limit)
+        ),
+        error => error.to_string(),
+    };
     if json {
-        output::line(json::impossible(&error))?;
+        output::line_if_open(json::line(&json!({"error": error.code(), "message": message})))?;
     }
-    Err(CliError::usage(error))
+    Err(CliError::usage(message))
 }
 
 fn human(decision: &Decision) -> String {

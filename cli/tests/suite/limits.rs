@@ -62,6 +62,20 @@ async fn a_limits_file_is_stored_compared_and_shown() {
     run(None, &["limits", "show"], "").refuses(2, &["no database given"]);
 }
 
+/// `limit` takes tokens, and no slots: the remedy is another command.
+#[tokio::test(flavor = "multi_thread")]
+async fn limit_names_exec_for_a_concurrency_limit() {
+    let database = Database::migrated().await;
+    let tool = |args: &str| run(Some(&database.url), &args.split(' ').collect::<Vec<_>>(), "");
+    database.execute("SELECT rate_limit.define('jobs', 'concurrency', capacity => 3)").await;
+    for args in ["limit jobs k", "limit jobs k --capacity 3 --lease 1m", "limit jobs k --reserve"] {
+        tool(args).refuses(2, &["\"jobs\" counts slots", "use `pg-limiter exec`"]);
+    }
+    assert_eq!((tool("check jobs k").code, tool("peek jobs k").code), (Some(0), Some(0)));
+    let json = tool("limit jobs k --json");
+    assert!(json.code == Some(2) && json.stdout.contains("pg-limiter exec"), "{}{}", json.stdout, json.stderr);
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn commands_use_the_stored_limits() {
     let database = Database::migrated().await;
