@@ -18,7 +18,12 @@ pub(super) fn line(text: impl Display) -> Result<()> {
 
 /// Writes a line, and does nothing if standard output is closed: the exit code of the command stays the same.
 pub(super) fn line_if_open(text: impl Display) -> Result<()> {
-    match line(text) {
+    lines_if_open([text])
+}
+
+/// As [`line_if_open`], for several lines.
+pub(super) fn lines_if_open(texts: impl IntoIterator<Item = impl Display>) -> Result<()> {
+    match lines(texts) {
         Err(CliError::OutputClosed) => Ok(()),
         written => written,
     }

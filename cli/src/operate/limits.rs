@@ -106,9 +106,9 @@ async fn change(args: FileArgs, running: &Running, is_kept: bool) -> Result<Exit
     ended?;
     let is_same = defined.is_empty() && undefined.is_empty();
     if args.json {
-        output::line(json::line(&json!({"defined": defined, "undefined": undefined})))?;
+        output::line_if_open(json::line(&json!({"defined": defined, "undefined": undefined})))?;
     } else if is_same {
-        output::line("the stored limits are those of the file")?;
+        output::line_if_open("the stored limits are those of the file")?;
     } else {
         // A line for each limit that is new (`+`), changed (`-` and `+`) or ended (`-`).
         let line = |sign: char, limits: &Limits, name: &str| {
@@ -116,7 +116,7 @@ async fn change(args: FileArgs, running: &Running, is_kept: bool) -> Result<Exit
         };
         let of_defined = defined.iter().flat_map(|name| [line('-', &former, name), line('+', &limits, name)]);
         let of_undefined = undefined.iter().map(|name| line('-', &former, name));
-        output::lines(of_defined.chain(of_undefined).flatten())?;
+        output::lines_if_open(of_defined.chain(of_undefined).flatten())?;
     }
     Ok(ExitCode::from(u8::from(!is_same && !is_kept)))
 }

@@ -87,19 +87,21 @@ async fn on(args: &MigrateArgs, database: Database) -> Result<ExitCode> {
         if args.json {
             let differences: Vec<_> = drift.iter().map(difference).collect();
             let ok = drift.is_empty();
-            output::line(json::line(&json!({"ok": ok, "schema": running.schema.name(), "differences": differences})))?;
+            output::line_if_open(json::line(
+                &json!({"ok": ok, "schema": running.schema.name(), "differences": differences}),
+            ))?;
         } else if drift.is_empty() {
-            output::line(format!("schema \"{}\" matches this release", &running.schema))?;
+            output::line_if_open(format!("schema \"{}\" matches this release", &running.schema))?;
         } else {
-            output::lines(drift.iter().flat_map(found))?;
+            output::lines_if_open(drift.iter().flat_map(found))?;
         }
         return Ok(ExitCode::from(u8::from(!drift.is_empty())));
     }
     // Report a test clock, and functions that were changed by hand, before they are replaced.
     let replaced = || drift.iter().filter(|one| matches!(one, Drift::FunctionChanged { .. } | Drift::TestClock));
     if !args.json {
-        output::lines(drift.iter().filter(|one| matches!(one, Drift::Misowned { .. })).flat_map(found))?;
-        output::lines(replaced().map(ToString::to_string))?;
+        output::lines_if_open(drift.iter().filter(|one| matches!(one, Drift::Misowned { .. })).flat_map(found))?;
+        output::lines_if_open(replaced().map(ToString::to_string))?;
     }
     progress.now("migrating the schema");
     let report = migrator.run(&pool).await.map_err(CliError::failed)?;

@@ -64,7 +64,7 @@ pub(crate) async fn reset(args: ResetArgs, database: Database) -> Result<ExitCod
     };
     let rows = database.with_limiter(Limits::new(), None, work).await?;
     let ok = rows > 0 || !args.must_exist;
-    output::line(match (rows, args.json) {
+    output::line_if_open(match (rows, args.json) {
         (rows, true) => json::line(&json!({"ok": ok, "rows": rows})),
         (0, false) => {
             let key = if args.all_keys { "" } else { " for this key, so its bucket is full" };

@@ -435,3 +435,32 @@ const DEMO_SCHEMAS: &str = "SELECT count(*) FROM pg_namespace WHERE nspname LIKE
         assert_eq!(database.rows().await, 0);
     }
 }
+/// The reader of the output may have ended: the work is done, and the exit code is the same.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_closed_output_changes_no_work_and_no_exit_code() {
+    let database = Database::migrated().await;
+    let changed = "CREATE OR REPLACE FUNCTION rate_limit._limits_file() RETURNS text LANGUAGE sql AS $$SELECT ''$$";
+    let (_dir, path) = files(&[("limits.toml", LIMITS)]);
+    let limits = path("limits.toml");
+    let closed = |args: &[&str]| {
+        let (reader, writer) = std::io::pipe().expect("a pipe");
+        drop(reader);
+        let mut tool = Command::new(tool_path());
+        tool.args(args).env("DATABASE_URL", &database.url).stdout(writer).stderr(Stdio::null());
+        tool.status().expect("the tool").code()
+    };
+    for json in [&[][..], &["--json"]] {
+        let closed = |args: &[&str]| closed(&[args, json].concat());
+        assert_eq!(closed(&["limits", "diff", &limits]), Some(1));
+        assert_eq!(closed(&["limits", "apply", &limits]), Some(0));
+        assert_eq!(closed(&["limits", "diff", &limits]), Some(0));
+        database.execute("SELECT rate_limit.undefine(name) FROM rate_limit.limits").await;
+        assert_eq!(closed(&["reset", "a", "--must-exist"]), Some(1));
+        assert_eq!(closed(&["limit", "a", "--rate", "1", "--period", "1m", "--count", "5"]), Some(2));
+        database.execute(changed).await;
+        assert_eq!(closed(&["migrate", "--check"]), Some(1));
+        assert_eq!(closed(&["migrate"]), Some(0));
+        run(Some(&database.url), &["migrate", "--check"], "").says(0, "schema \"rate_limit\" matches this release");
+    }
+}
+

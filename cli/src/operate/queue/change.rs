@@ -156,7 +156,7 @@ async fn dead(limiter: &Limiter, queue: &str, group: Option<&str>, json: bool) -
     if jobs.is_empty() {
         must_have(limiter, queue).await?;
         if !json {
-            output::line(format!("no dead jobs in the queue \"{}\"", text::escaped(queue)))?;
+            output::line_if_open(format!("no dead jobs in the queue \"{}\"", text::escaped(queue)))?;
         }
     }
     Ok(jobs.iter().map(|job| job.id).collect())
