@@ -127,7 +127,9 @@ fn parse(url: &str) -> Result<PgConnectOptions> {
     CliError::refuse_if(!is_postgres, why)?;
     let options: PgConnectOptions =
         url.parse().map_err(|error| CliError::usage(format!("the database URL is invalid: {error}")))?;
-    let options = options.disable_statement_logging();
+    // sqlx keeps the brackets around an IPv6 address, with which it is no host.
+    let host = options.get_host().trim_matches(['[', ']']).to_owned();
+    let options = options.host(&host).disable_statement_logging();
     Ok(if options.get_application_name().is_some() { options } else { options.application_name("pg-limiter") })
 }
 
@@ -236,6 +238,18 @@ fn tls_advice(error: &sqlx::Error, has_tls: bool) -> Option<&'static str> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn an_address_in_the_url_is_a_host_without_brackets() {
+        for (url, host) in [
+            ("postgres://u@[::1]:5433/db", "::1"),
+            ("postgres://u@[2001:db8::7]/db", "2001:db8::7"),
+            ("postgres://u@127.0.0.1/db", "127.0.0.1"),
+            ("postgres://u@db.example.com/db", "db.example.com"),
+        ] {
+            assert_eq!(parse(url).expect("options").get_host(), host);
+        }
+    }
 
     #[test]
     fn a_tool_without_tls_names_the_feature() {
