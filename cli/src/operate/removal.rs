@@ -9,7 +9,7 @@ use serde_json::json;
 use sqlx::{AssertSqlSafe, PgConnection};
 
 use crate::operate::stored::{ExactArgs, Forms};
-use crate::text::{escaped, many, quoted};
+use crate::text::{escaped, many, parse_length, quoted};
 use crate::{CliError, Database, KeySecretArgs, Progress, Result, input, json, output};
 use pg_limiter::{Call, Error, Forgotten, InvalidCall, Item, Limit, Limiter, Limits, Op};
 
@@ -125,7 +125,7 @@ pub(crate) async fn forget(args: ForgetArgs, database: Database) -> Result<()> {
 #[derive(Args, Debug)]
 pub(crate) struct PruneArgs {
     /// Also remove jobs, of all queues, that have been dead for at least this long, such as 30d
-    #[arg(long, value_name = "LENGTH", value_parser = humantime::parse_duration)]
+    #[arg(long, value_name = "LENGTH", value_parser = parse_length)]
     dead_older_than: Option<Duration>,
     /// Print JSON
     #[arg(long)]

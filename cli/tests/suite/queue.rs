@@ -396,8 +396,10 @@ async fn prune_deletes_jobs_that_have_been_dead_for_long() {
     prune("prune").says(0, "done, 0 rows removed");
     prune("prune --dead-older-than 35d").says(0, "done, 0 rows and 1 dead job removed");
     prune("prune --dead-older-than 30d --json").says(0, r#"{"ok": true, "rows": 0, "dead_jobs": 2}"#);
-    let mistake = prune("prune --dead-older-than soon");
-    assert!(mistake.code == Some(2) && mistake.stderr.contains("--dead-older-than"), "{}", mistake.stderr);
+    for mistake in ["soon", "1month", "1M", "2years"] {
+        let mistake = prune(&format!("prune --dead-older-than {mistake}"));
+        assert!(mistake.code == Some(2) && mistake.stderr.contains("--dead-older-than"), "{}", mistake.stderr);
+    }
     let left = fixture.tool("ls --jobs --json");
     assert_eq!(lines(&left).iter().map(|job| job["id"].clone()).collect::<Vec<_>>(), [1, 5]);
 }
