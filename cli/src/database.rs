@@ -4,7 +4,7 @@ use std::ffi::OsString;
 use std::time::Duration;
 
 use clap::Args;
-use sqlx::postgres::{PgConnectOptions, PgPoolOptions};
+use sqlx::postgres::{PgConnectOptions, PgPoolOptions, PgSslMode};
 use sqlx::{ConnectOptions, Connection, PgConnection, PgPool};
 
 use crate::{CliError, Progress, Result, output};
@@ -127,10 +127,42 @@ fn parse(url: &str) -> Result<PgConnectOptions> {
     CliError::refuse_if(!is_postgres, why)?;
     let options: PgConnectOptions =
         url.parse().map_err(|error| CliError::usage(format!("the database URL is invalid: {error}")))?;
+    refuse_ignored(url)?;
     // sqlx keeps the brackets around an IPv6 address, with which it is no host.
     let host = options.get_host().trim_matches(['[', ']']).to_owned();
     let options = options.host(&host).disable_statement_logging();
     Ok(if options.get_application_name().is_some() { options } else { options.application_name("pg-limiter") })
+}
+
+/// The parameters of a URL that sqlx reads; then others of libpq, which may be in a URL that other programs use, too.
+const PARAMETERS: &str = "sslmode ssl-mode sslrootcert ssl-root-cert ssl-ca sslcert ssl-cert sslkey ssl-key statement-cache-capacity \
+    host hostaddr port dbname user password application_name options \
+    channel_binding client_encoding connect_timeout fallback_application_name gssencmode keepalives keepalives_count keepalives_idle \
+    keepalives_interval load_balance_hosts target_session_attrs tcp_user_timeout";
+
+/// Refuses what sqlx ignores: with a typo in `sslmode`, no certificate would be checked.
+fn refuse_ignored(url: &str) -> Result<()> {
+    let query = url.split('#').next().and_then(|url| url.split_once('?')).map_or("", |(_, query)| query);
+    for parameter in query.split('&') {
+        let name = parameter.split_once('=').map_or(parameter, |(name, _)| name);
+        let is_setting = |name: &str| name.starts_with("options[") && name.ends_with(']');
+        let is_known = name.is_empty()
+            || PARAMETERS.split(' ').any(|known| known == name)
+            || is_setting(&name.replace("%5B", "[").replace("%5D", "]"));
+        CliError::refuse_if(
+            !is_known,
+            format_args!("the database URL has the parameter \"{name}\", which has no effect: correct or remove it"),
+        )?;
+    }
+    let mode = std::env::var_os("PGSSLMODE").unwrap_or_default();
+    let is_valid = mode.is_empty() || mode.to_str().is_some_and(|mode| mode.parse::<PgSslMode>().is_ok());
+    CliError::refuse_if(
+        !is_valid,
+        format_args!(
+            "PGSSLMODE is \"{}\": use disable, allow, prefer, require, verify-ca or verify-full",
+            mode.to_string_lossy()
+        ),
+    )
 }
 
 pub(super) async fn connect_with(options: &PgConnectOptions) -> Result<PgConnection, sqlx::Error> {
@@ -151,7 +183,7 @@ pub(super) fn cannot_connect(error: sqlx::Error) -> CliError {
         return CliError::failed(format!("{found}: check that it is running and reachable"));
     }
     let advice = tls_advice(&error, cfg!(feature = "rustls")).map(|advice| format!("\n{advice}")).unwrap_or_default();
-    CliError::failed(format!("cannot connect to the database: {error}{advice}"))
+    CliError::failed(format!("cannot connect to the database: {}{advice}", Error::database_message(&error)))
 }
 
 impl Running {
@@ -249,6 +281,25 @@ mod tests {
         ] {
             assert_eq!(parse(url).expect("options").get_host(), host);
         }
+    }
+
+    #[test]
+    fn a_parameter_of_the_url_without_effect_is_refused() {
+        for (query, name) in [
+            ("sslmod=verify-full", "\"sslmod\""),
+            ("ssl_mode=require", "\"ssl_mode\""),
+            ("sslmode=verify-full&sslcrl=x", "\"sslcrl\""),
+            ("user=x&optoins=y", "\"optoins\""),
+            ("options[geqo=off", "\"options[geqo\""),
+            ("%00%1b", "\"%00%1b\""),
+        ] {
+            let error = parse(&format!("postgres://u:secret@h/db?{query}#?sslmode")).expect_err(query).to_string();
+            assert!(error.contains(name) && !error.contains("secret"), "{error}");
+        }
+        let known = "sslmode=require&ssl-root-cert=a&application_name=b&options=-c%20x%3d1&options[geqo]=off&options%5Bjit%5D=off\
+                     &connect_timeout=10&channel_binding=require&&statement-cache-capacity=0#?odd";
+        parse(&format!("postgres://u@h/db?{known}")).expect("options");
+        parse("postgres://u@h/db?").expect("options");
     }
 
     #[test]

@@ -136,6 +136,34 @@ async fn failures_have_their_own_exit_codes() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn a_failed_connection_names_the_reason_of_the_server() {
+    let database = Database::empty().await;
+    let url = database.url.replacen("://", "://nouser-", 1).replacen("nouser-postgres", "nouser", 1);
+    let refused = run(Some(&url), &["doctor"], "");
+    assert_eq!(refused.code, Some(3));
+    assert!(refused.stderr.contains("cannot connect") && !refused.stderr.contains("at line"), "{}", refused.stderr);
+    let url = database.url.replace("/postgres?", "/none?").replace(name(&database), "none");
+    run(Some(&url), &["limits", "show"], "").refuses(3, &["database \"none\" does not exist (SQLSTATE 3D000)"]);
+}
+
+#[test]
+fn invalid_variables_are_refused() {
+    use std::os::unix::ffi::OsStrExt;
+    let refused = |args: &[&str], variable: &str, value: &[u8]| {
+        let mut tool = Command::new(tool_path());
+        tool.args(args).env("DATABASE_URL", "postgres://u@127.0.0.1:1/none");
+        let output = tool.env(variable, std::ffi::OsStr::from_bytes(value)).output().expect("the tool");
+        let stderr = String::from_utf8(output.stderr).expect("UTF-8");
+        assert_eq!(output.status.code(), Some(2), "{stderr}");
+        assert!(stderr.contains(variable), "{stderr}");
+    };
+    for mode in [&b"verify_full"[..], b"\xff"] {
+        refused(&["limits", "show"], "PGSSLMODE", mode);
+    }
+    refused(&["ui"], "PG_LIMITER_UI_TOKEN", b"\xff0123456789abcdef0123456789abcdef");
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn printed_sql_is_sufficient() {
     let database = Database::empty().await;
     for schema in ["rate_limit", "public", "Of \"limits\""] {
@@ -384,6 +412,8 @@ fn commands_without_a_database_need_no_valid_url() {
     }
 }
 
+const DEMO_SCHEMAS: &str = "SELECT count(*) FROM pg_namespace WHERE nspname LIKE '%demo%'";
+
 #[tokio::test(flavor = "multi_thread")]
 async fn the_demo_shows_exact_numbers_and_cleans_up() {
     let database = Database::empty().await;
@@ -411,30 +441,6 @@ async fn an_interrupted_demo_leaves_no_schema() {
     }
 }
 
-#[tokio::test(flavor = "multi_thread")]
-async fn twelve_processes_can_migrate_at_once() {
-    for _ in 0..3 {
-        let database = Database::empty().await;
-        let children: Vec<_> = (0..12)
-            .map(|_| {
-                let mut command = Command::new(tool_path());
-                command.arg("migrate").env("DATABASE_URL", &database.url);
-                command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().expect("start the tool")
-            })
-            .collect();
-        let mut applied = 0;
-        for child in children {
-            let output = child.wait_with_output().expect("its output");
-            let stdout = String::from_utf8_lossy(&output.stdout).into_owned();
-            assert!(output.status.success(), "{stdout} {}", String::from_utf8_lossy(&output.stderr));
-            applied += usize::from(stdout.contains("applied"));
-const DEMO_SCHEMAS: &str = "SELECT count(*) FROM pg_namespace WHERE nspname LIKE '%demo%'";
-
-        }
-        assert_eq!(applied, 1, "each version is applied once");
-        assert_eq!(database.rows().await, 0);
-    }
-}
 /// The reader of the output may have ended: the work is done, and the exit code is the same.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_closed_output_changes_no_work_and_no_exit_code() {
@@ -464,3 +470,25 @@ async fn a_closed_output_changes_no_work_and_no_exit_code() {
     }
 }
 
+#[tokio::test(flavor = "multi_thread")]
+async fn twelve_processes_can_migrate_at_once() {
+    for _ in 0..3 {
+        let database = Database::empty().await;
+        let children: Vec<_> = (0..12)
+            .map(|_| {
+                let mut command = Command::new(tool_path());
+                command.arg("migrate").env("DATABASE_URL", &database.url);
+                command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().expect("start the tool")
+            })
+            .collect();
+        let mut applied = 0;
+        for child in children {
+            let output = child.wait_with_output().expect("its output");
+            let stdout = String::from_utf8_lossy(&output.stdout).into_owned();
+            assert!(output.status.success(), "{stdout} {}", String::from_utf8_lossy(&output.stderr));
+            applied += usize::from(stdout.contains("applied"));
+        }
+        assert_eq!(applied, 1, "each version is applied once");
+        assert_eq!(database.rows().await, 0);
+    }
+}

@@ -13,6 +13,7 @@ mod queue_page;
 #[cfg(feature = "study")]
 mod what_if;
 
+use std::ffi::OsString;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -204,8 +205,10 @@ pub(crate) struct UiArgs {
 impl UiArgs {
     /// The token that was given. An empty variable counts as unset.
     fn token(&self) -> Result<Option<String>> {
-        let variable = || std::env::var("PG_LIMITER_UI_TOKEN").ok().filter(|token| !token.is_empty());
-        let Some(token) = self.token.clone().or_else(variable) else { return Ok(None) };
+        let variable = std::env::var_os("PG_LIMITER_UI_TOKEN").map(OsString::into_string).transpose();
+        let variable = variable.map_err(|_| CliError::usage("PG_LIMITER_UI_TOKEN is not UTF-8"))?;
+        let variable = variable.filter(|token| !token.is_empty());
+        let Some(token) = self.token.clone().or(variable) else { return Ok(None) };
         let is_weak = token.len() < SHORTEST_TOKEN || encoded(&token) != token;
         let use_other = format!("use {SHORTEST_TOKEN} or more letters, digits, -, _, . and ~");
         let refusal = format!("the token is too short or has other characters: {use_other}");

@@ -9,7 +9,7 @@ use crate::error::{CliError, Result};
 use crate::output::Progress;
 use crate::text::moment;
 use pg_limiter::migrate::{Part, functions, migrations};
-use pg_limiter::{Call, CallAt, Decision, InvalidCall, Limits, Op, Schema, TransactionLimiter};
+use pg_limiter::{Call, CallAt, Decision, Error, InvalidCall, Limits, Op, Schema, TransactionLimiter};
 
 pub(crate) struct Sandbox {
     connection: PgConnection,
@@ -27,6 +27,7 @@ impl Sandbox {
         let tables = migrations(&schema, &[Part::Core]).into_iter().map(|migration| migration.sql);
         for sql in tables.chain(functions(&schema, &[Part::Core]).into_iter().map(|function| function.sql)) {
             sqlx::raw_sql(AssertSqlSafe(sql)).execute(&mut connection).await.map_err(|error| {
+                let error = Error::database_message(&error);
                 CliError::failed(format!(
                     "cannot create temporary tables and functions: {error}\nThe role needs TEMPORARY on the database, and \
                      the database must accept writes."
