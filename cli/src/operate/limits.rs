@@ -10,7 +10,7 @@ use sqlx::{AssertSqlSafe, Connection};
 use crate::limit_args::stored_names;
 use crate::text::{aligned, describe, escaped, shown};
 use crate::{CliError, Database, Result, Running, input, json, output};
-use pg_limiter::{Error, Limits};
+use pg_limiter::{Error, Limit, Limits};
 
 #[derive(Debug, Subcommand)]
 pub(crate) enum LimitsCommand {
@@ -70,22 +70,32 @@ async fn history(name: &str, running: &Running) -> Result<()> {
     let schema = &running.schema;
     let sql = format!(
         "SELECT to_char(d.defined_at AT TIME ZONE 'UTC', 'YYYY-MM-DD HH24:MI:SS'), d.defined_by, \
-           CASE WHEN d.kind IS NULL THEN 'undefined' ELSE concat_ws(', ', d.kind, \
-             CASE WHEN d.kind <> 'gate' THEN d.rate || ' per ' || d.period * interval '1 microsecond' END, \
-             'capacity ' || d.capacity, 'max_reserved ' || d.max_reserved, \
-             'start ' || d.start * interval '1 microsecond', 'resolution ' || d.resolution, \
-             CASE WHEN d.shards > 1 THEN 'shards ' || d.shards END) END \
-         FROM {}.definitions AS d WHERE d.name = $1 ORDER BY d.version DESC",
+           CASE WHEN d.kind IS NOT NULL THEN jsonb_strip_nulls(jsonb_build_object( \
+             'kind', part[1], \
+             'rate', CASE WHEN part[1] NOT IN ('concurrency', 'gate') THEN d.rate END, \
+             'period', CASE WHEN part[1] LIKE ANY ('{{token_bucket,fixed_window,sliding_window}}') THEN d.period || 'us' END, \
+             'capacity', CASE part[1] WHEN 'concurrency' THEN d.rate WHEN 'gate' THEN NULL ELSE d.capacity END, \
+             'max_reserved', CASE WHEN part[1] <> 'gate' THEN d.max_reserved END, \
+             'start', d.start || 'us', 'resolution', d.resolution, 'shards', CASE WHEN d.shards > 1 THEN d.shards END, \
+             'every', part[2] || ' ' || part[3], 'zone', nullif(part[4], 'UTC'), \
+             'anchor', nullif(part[5], CASE part[3] WHEN 'week' THEN '1970-01-05T00:00:00' ELSE '1970-01-01T00:00:00' END), \
+             'lease', CASE part[1] WHEN 'concurrency' THEN d.period || 'us' END))::text END \
+         FROM {}.definitions AS d, string_to_array(d.kind, ' ') AS part WHERE d.name = $1 ORDER BY d.version DESC",
         schema.quoted()
     );
     let mut conn = running.connect().await?;
     let rows = sqlx::query_as(AssertSqlSafe(sql)).persistent(false).bind(name).fetch_all(&mut conn).await;
-    let rows: Vec<(String, String, String)> = rows.map_err(|error| Error::from_sql(error, schema.name()))?;
+    let rows: Vec<(String, String, Option<String>)> = rows.map_err(|error| Error::from_sql(error, schema.name()))?;
     if rows.is_empty() {
         let stored = stored_names(&Limits::stored_in(&mut conn, schema).await?);
         return Err(CliError::failed(format!("the limit \"{}\" has never been stored; {stored}", escaped(name))));
     }
-    let cells = rows.iter().map(|(at, by, rule)| vec![format!("{at} UTC"), shown(by, 30), shown(rule, 200)]);
+    // As a limits file has it. A later release may have written what this one cannot read.
+    let rule = |json: &Option<String>| match json {
+        None => "undefined".to_owned(),
+        Some(json) => serde_json::from_str(json).map_or_else(|_| json.clone(), |limit: Limit| limit.to_string()),
+    };
+    let cells = rows.iter().map(|(at, by, json)| vec![format!("{at} UTC"), shown(by, 30), shown(&rule(json), 200)]);
     output::lines(aligned(&cells.collect::<Vec<_>>(), &[0, 1, 2]))
 }
 

@@ -53,13 +53,39 @@ async fn a_limits_file_is_stored_compared_and_shown() {
     tool(&["limits", "apply", "changed.toml", "--json"]).says(0, r#"{"defined": [], "undefined": []}"#);
     let history = tool(&["limits", "show", "--history", "api"]);
     let lines: Vec<&str> = history.stdout.lines().collect();
-    assert!(lines.len() == 2 && lines[0].contains("12 per 24:00:00") && lines[1].contains("10 per"), "{lines:?}");
+    assert!(lines.len() == 2 && lines[0].contains("12 per 1d") && lines[1].contains("10 per"), "{lines:?}");
     let history = tool(&["limits", "show", "--history", "reports"]).stdout;
     assert!(history.lines().next().is_some_and(|line| line.ends_with("undefined")), "{history}");
     tool(&["limits", "show", "--history", "never"]).refuses(3, &["\"never\" has never been stored"]);
     tool(&["limits", "apply", "wrong.toml"]).refuses(2, &["limit \"api\"", "kind"]);
     tool(&["limits", "apply", "missing.toml"]).refuses(2, &["cannot read"]);
     run(None, &["limits", "show"], "").refuses(2, &["no database given"]);
+}
+
+/// Whatever the kind and its options.
+#[tokio::test(flavor = "multi_thread")]
+async fn the_history_shows_a_limit_as_show_does() {
+    let database = Database::migrated().await;
+    let all = r#"
+        a = {kind = "token_bucket", rate = 0.5, period = "1500ms", capacity = 3, max_reserved = 0, shards = 2}
+        b = {kind = "fixed_window", rate = 10, period = "1d", start = "7h", max_reserved = 4}
+        c = {kind = "sliding_window", rate = 10, period = "1h", resolution = 6, start = "1m"}
+        d = {kind = "calendar_window", rate = 1000, every = "1 month"}
+        e = {kind = "calendar_window", rate = 5, every = "2 weeks", zone = "Europe/Berlin", anchor = "2026-01-05 09:30"}
+        f = {kind = "calendar_window", rate = 5, every = "1 week", anchor = "2026-01-06"}
+        g = {kind = "concurrency", capacity = 3, lease = "1h"}
+        h = {kind = "gate"}
+        "#;
+    let (_dir, path) = files(&[("limits.toml", &format!("[limits]\n{all}"))]);
+    let tool = |args: &[&str]| run(Some(&database.url), args, "");
+    assert_eq!(tool(&["limits", "apply", &path("limits.toml")]).code, Some(0));
+    let shown = tool(&["limits", "show"]).stdout;
+    assert_eq!(shown.lines().count(), 8, "{shown}");
+    for line in shown.lines() {
+        let (name, rule) = line.split_once(": ").expect("a name");
+        let history = tool(&["limits", "show", "--history", name]).stdout;
+        assert!(history.trim_end().ends_with(&format!("  {rule}")), "{rule} is not in {history}");
+    }
 }
 
 /// `limit` takes tokens, and no slots: the remedy is another command.
