@@ -70,8 +70,13 @@ async fn an_interrupted_bench_leaves_no_row() {
     let before = rows(&database).await;
     // One signal during the round trips, and one during the decisions.
     for (name, seconds) in [("INT", "30"), ("TERM", "3")] {
-        let mut command = Command::new(tool());
-        command.args(["bench", "--seconds", seconds]).env("DATABASE_URL", &database.url);
+        // The suite may run in the background of a shell, where SIGINT is ignored.
+        let mut command = Command::new("env");
+        command
+            .arg("--default-signal")
+            .arg(tool())
+            .args(["bench", "--seconds", seconds])
+            .env("DATABASE_URL", &database.url);
         let mut child = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().expect("start the tool");
         let mut stdout = BufReader::new(child.stdout.take().expect("its output"));
         stdout.read_line(&mut String::new()).expect("its first line");

@@ -49,9 +49,12 @@ pub struct Ui {
 
 impl Ui {
     pub fn start(database: Option<&Database>, args: &[&str]) -> Self {
-        let mut command = Command::new(tool());
+        // The suite may run in the background of a shell, where SIGINT is ignored.
+        let mut command = Command::new("env");
         let listen: &[&str] = if args.contains(&"--listen") { &[] } else { &["--listen", "127.0.0.1:0"] };
         command
+            .arg("--default-signal")
+            .arg(tool())
             .arg("ui")
             .args(listen)
             .args(args)
