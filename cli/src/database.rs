@@ -146,6 +146,11 @@ fn refuse_ignored(url: &str) -> Result<()> {
     for parameter in query.split('&') {
         let name = parameter.split_once('=').map_or(parameter, |(name, _)| name);
         let is_setting = |name: &str| name.starts_with("options[") && name.ends_with(']');
+        // Part of a password would follow in the message below.
+        CliError::refuse_if(
+            name.contains('@'),
+            "the database URL has a ? before its host: in a password, write it as %3F",
+        )?;
         let is_known = name.is_empty()
             || PARAMETERS.split(' ').any(|known| known == name)
             || is_setting(&name.replace("%5B", "[").replace("%5D", "]"));
@@ -296,6 +301,8 @@ mod tests {
             let error = parse(&format!("postgres://u:secret@h/db?{query}#?sslmode")).expect_err(query).to_string();
             assert!(error.contains(name) && !error.contains("secret"), "{error}");
         }
+        let error = parse("postgres://u:5?secret@h/db").expect_err("an error").to_string();
+        assert!(error.contains("%3F") && !error.contains("secret"), "{error}");
         let known = "sslmode=require&ssl-root-cert=a&application_name=b&options=-c%20x%3d1&options[geqo]=off&options%5Bjit%5D=off\
                      &connect_timeout=10&channel_binding=require&&statement-cache-capacity=0#?odd";
         parse(&format!("postgres://u@h/db?{known}")).expect("options");
