@@ -2,10 +2,12 @@
 
 use std::collections::HashSet;
 use std::net::{IpAddr, Ipv4Addr};
+use std::sync::LazyLock;
 
 use clap::Args;
 use http::request::Parts;
 use http::{HeaderName, HeaderValue, Request};
+use regex::Regex;
 
 use crate::error::{CliError, Result};
 use crate::study::replay::access_log::format::names;
@@ -206,11 +208,15 @@ impl LogKey {
                  the client is the last address that is none of theirs"
             ));
         }
-        let key = request(peer, &self.header, reported).and_then(|request| self.client.key(&request).ok());
-        let key = key.map(|key| key.map(|key| key.as_str().to_owned()).unwrap_or_default());
-        // Without the peer, the header is the client's only field. Proxies write "unknown", or a name of their own (RFC 7239).
-        let is_obfuscated = reported.eq_ignore_ascii_case("unknown") || reported.starts_with('_');
-        key.filter(|key| key != UNREADABLE || peer != UNKNOWN_PEER || is_obfuscated)
+        let key = |reported: &str| {
+            let key = self.client.key(&request(peer, &self.header, reported)?).ok()?;
+            Some(key.map(|key| key.as_str().to_owned()).unwrap_or_default())
+        };
+        let is_read = |reported: &str| key(reported).is_some_and(|key| key != UNREADABLE);
+        // Without the peer, the header is the client's only field, so it must have an address, or a name in the place of it.
+        let is_hidden = || is_read(&HIDDEN.replace_all(reported, "${1}255.255.255.255"));
+        key(reported)
+            .filter(|key| key != UNREADABLE || peer != UNKNOWN_PEER || is_hidden())
             .ok_or_else(|| format!("\"{reported}\" is no address"))
     }
 
@@ -243,6 +249,10 @@ pub(super) const UNIX: &str = "unix:";
 /// Stands for the peer in logs that have only what the last proxy reports. No client can have this address.
 const UNKNOWN_PEER: IpAddr = IpAddr::V4(Ipv4Addr::UNSPECIFIED);
 const X_FORWARDED_FOR: HeaderName = HeaderName::from_static("x-forwarded-for");
+
+/// What proxies write in the place of an address (RFC 7239, section 6): `unknown`, or a name of their own.
+static HIDDEN: LazyLock<Regex> =
+    LazyLock::new(|| Regex::new(r#"(^|[,="\s])(?i:unknown|_[^,;:"\s]*)"#).expect("a regular expression"));
 
 /// Reads an address in any form that the library reads, such as with a port.
 pub(super) fn address(text: &str) -> Option<IpAddr> {
@@ -314,14 +324,42 @@ mod tests {
             (None, "", ""),
             (None, "unknown", "unreadable"),
             (None, "_hidden", "unreadable"),
+            (None, "203.0.113.1, unknown", "unreadable"),
+            (None, "unknown, 10.0.0.3", "unreadable"),
+            (None, "203.0.113.1, _hidden, 10.0.0.1", "unreadable"),
+            (None, "junk, UNKNOWN:443, 10.0.0.1,", "unreadable"),
+            (None, "unknown, 203.0.113.7, 10.0.0.2", "203.0.113.7"),
         ] {
             assert_eq!(keys.of_client(peer, Some(reported)).as_deref(), Ok(key), "{peer:?} {reported}");
         }
     }
 
     #[test]
+    fn the_last_element_of_forwarded_may_hide_the_client() {
+        let trusted_header = Some(HeaderName::from_static("forwarded"));
+        let options =
+            LogOptions { trusted_proxies: Some("10.0.0.0/8".to_owned()), trusted_header, ..LogOptions::default() };
+        for (reported, key) in [
+            ("for=unknown", Some("unreadable")),
+            ("for=_hidden", Some("unreadable")),
+            ("for=1.2.3.4, for=unknown", Some("unreadable")),
+            ("for=unknown;host=\"a,b\", For=\"_hidden:_port\";by=_x, for=10.0.0.1", Some("unreadable")),
+            ("for=_hidden, for=1.2.3.4", Some("1.2.3.4")),
+            ("for=unknown, for=junk", None),
+            ("by=unknown", None),
+        ] {
+            assert_eq!(keys(options.clone()).of_client(None, Some(reported)).ok().as_deref(), key, "{reported}");
+        }
+    }
+
+    #[test]
     fn a_header_that_is_the_only_field_of_the_client_is_an_address() {
-        for (keys, reported) in [(behind(""), "a.example"), (behind("10.0.0.0/8"), "junk, 10.0.0.1")] {
+        for (keys, reported) in [
+            (behind(""), "a.example"),
+            (behind("10.0.0.0/8"), "junk, 10.0.0.1"),
+            (behind("10.0.0.0/8"), "unknown, junk, 10.0.0.1"),
+            (behind("10.0.0.0/8"), "unknown.example"),
+        ] {
             let reason = keys.of_client(None, Some(reported)).unwrap_err();
             assert_eq!(reason, format!("\"{reported}\" is no address"));
         }
