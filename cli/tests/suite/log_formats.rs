@@ -237,8 +237,8 @@ fn the_time_of_a_collector_can_be_the_time_of_the_request() {
         (compose, "'$time_iso8601 ..'", "$service | $time_iso8601 $remote_addr $request_method $uri", compose, "/a"),
         (
             syslog,
-            "as with sed -E \"s/^(.{15})/$(date +%Y) \\1 +0000/\" FILE, and write it into the format, as in --log-format \
-             '%{%Y %b %e %H:%M:%S %z}t ..'",
+            "as with sed -E 's/^(<[0-9]+>)?(.{15})/YEAR \\2 +0000/' FILE, with the year and the zone of the lines, and write it \
+             into the format, as in --log-format '%{%Y %b %e %H:%M:%S %z}t ..'",
             "%{%Y %b %e %H:%M:%S %z}t %v %{program}n: %h:%{remote}p %{frontend}n %m %U",
             with_year,
             "/a",
@@ -249,6 +249,27 @@ fn the_time_of_a_collector_can_be_the_time_of_the_request() {
         let format = self::format(format);
         let read = format.parse(read).unwrap_or_else(|unreadable| panic!("{unreadable}: {line}"));
         assert_eq!((read.at_micros(), read.field("path")), (AT, Some(path)), "{line}");
+    }
+    // With the priority of syslog.
+    let with_priority = reason(&format(""), &format!("<134>{syslog}"));
+    assert!(with_priority.contains("YEAR \\2 +0000/") && with_priority.contains("%{%Y"), "{with_priority}");
+    // The format has the collector's text: its name would not help.
+    let agent = "$time_iso8601 $remote_addr \"$request\" $status \"$http_user_agent\"";
+    let router = "$time_iso8601 heroku[router]: at=info method=$request_method path=\"$request_uri\"";
+    let of_service = "$service | $time_iso8601 $remote_addr $request_method $uri";
+    for (text, line) in [
+        (agent, "2015-05-17T10:05:03Z 203.0.113.1 \"GET / HT"),
+        (agent, "2015-05-17T10:05:03Z host.example \"GET / HTTP/1.1\" 200 \"x\""),
+        (router, "2015-05-17T10:05:03Z heroku[router]: sock=client at=warning method=GET path=\"/\""),
+        (router, "2015-05-17T10:05:03Z app[web.1]: started"),
+        (of_service, "web-1  | 2015-05-17T10:05:03Z GET /a"),
+    ] {
+        let reason = reason(&format(text), line);
+        assert!(!reason.contains("the line begins") && !reason.contains("--log-format"), "{reason}");
+    }
+    for line in ["2015-05-17T10:05:03Z 203.0.113.1 GET /a", "web-1  | 2015-05-17T10:05:03Z 203.0.113.1 GET /a"] {
+        let reason = reason(&format("$msec $remote_addr $request_method $uri"), line);
+        assert!(reason.contains("the line begins with ") && reason.contains(":FORMAT"), "{reason}");
     }
     // Days are padded with a blank.
     let padded = format("%{%Y %b %e %H:%M:%S %z}t %h");
@@ -301,8 +322,10 @@ fn no_part_of_a_line_panics() {
 fn a_field_is_what_its_format_says() {
     let time = "[17/May/2015:10:05:03 +0000]";
     for (text, line, name, value) in [
-        ("%h %p %{remote}p %t", format!("1.2.3.4 8080 4711 {time}"), "%{remote}p", Some("4711")),
+        ("%h %p %{remote}p %t", format!("1.2.3.4 8080 4711 {time}"), "remote_port", Some("4711")),
         ("%h %p %{remote}p %t", format!("1.2.3.4 8080 4711 {time}"), "server_port", Some("8080")),
+        ("%h %p %{local}p %t", format!("1.2.3.4 80 8080 {time}"), "%{local}p", Some("8080")),
+        ("%h %{remote}p %t", format!("1.2.3.4 4711 {time}"), "server_port", None),
         ("%h %s %>s %t", format!("1.2.3.4 301 200 {time}"), "%>s", Some("200")),
         ("%h %v %V %t", format!("1.2.3.4 a.example b.example {time}"), "%V", Some("b.example")),
         ("%h %T %{ms}T %t", format!("1.2.3.4 1 2 {time}"), "%{ms}T", Some("2")),
@@ -366,6 +389,13 @@ fn a_field_is_what_its_format_says() {
         let of_vhost =
             self::reason(&format("vhost"), &format!("e.com {}", COMMON.replacen("203.0.113.1 - -", fields, 1)));
         assert!(of_vhost.contains("is an address, and no remote_"), "{of_vhost}");
+    }
+    // A client chooses the name of a user, and a format string says where it is.
+    let line = format!("203.0.113.1 - 10.9.8.7 {time} \"GET / HTTP/1.1\" 200");
+    for text in ["$remote_addr - $remote_user [$time_local] \"$request\" $status", "%h %l %u %t \"%r\" %>s"] {
+        let format = format(text);
+        let read = format.parse(&line).expect(text);
+        assert_eq!((read.field("remote_addr"), read.field("user")), (Some("203.0.113.1"), Some("10.9.8.7")), "{text}");
     }
 }
 

@@ -94,6 +94,8 @@ impl LogFormat {
                 *reason = format!("it begins with {{ and is no JSON: {}", json_reason(&error));
                 return None;
             }
+            // The format string has the collector's text.
+            _ if self.collector.is_none() && self.patterns.iter().any(|own| own.reads_time_of(line)) => return None,
             (_, Some((Collector { name, begin, .. }, _))) if self.collector.is_none_or(|own| own.name != *name) => {
                 let format = "with the format string of the server; if that has no time";
                 format!("the line begins {begin}: use --log-format {name}:FORMAT, {format}, {}", own_time(name, line))
@@ -107,12 +109,20 @@ impl LogFormat {
                 "if the first field is the virtual host, use --log-format {before}vhost; if it is X-Forwarded-For, use one \
                  that begins with $http_x_forwarded_for"
             ),
-            _ if self.text.contains(['$', '%']) => return None,
+            _ if self.is_own() => return None,
             _ => "give the format string of the server with --log-format".into(),
         })
     }
 
+    /// Reads a line without the blanks at its end or, if it cannot be read so, with them: its last field may be empty.
     fn read<'a>(&'a self, line: &'a str) -> Result<LogLine<'a>, Mismatch> {
+        let text = line.trim_ascii_end();
+        let with_blanks =
+            |mismatch| if text == line { Err(mismatch) } else { self.read_all(line).map_err(|_| mismatch) };
+        self.read_all(text).or_else(with_blanks)
+    }
+
+    fn read_all<'a>(&'a self, line: &'a str) -> Result<LogLine<'a>, Mismatch> {
         let line = match self.collector {
             Some(own) => own.rest(line).ok_or_else(|| (0, format!("it does not begin {}", own.begin)))?,
             None => line,
@@ -123,11 +133,26 @@ impl LogFormat {
         let mut mismatches = Vec::new();
         for pattern in &self.patterns {
             match pattern.divide(line, &self.renamed) {
-                Ok(line) => return Ok(line),
+                // A format string of the user's own says which field is the user's name, and a client chooses that.
+                Ok(line) => match line.second_address().filter(|_| !self.is_own()) {
+                    Some(reason) => mismatches.push((line.fields.len(), reason)),
+                    None => return Ok(line),
+                },
                 Err(mismatch) => mismatches.push(mismatch),
             }
         }
         Err(mismatches.into_iter().max_by_key(|(place, _)| *place).unwrap_or_default())
+    }
+
+    /// Whether this line is a JSON object, after the text of a collector. A format string of the user's own reads it as text.
+    pub(in crate::study::replay) fn is_json(&self, line: &str) -> bool {
+        let is_object = || collected(line).map_or(line, |(_, rest)| rest).starts_with('{');
+        self.patterns.is_empty() || !self.is_own() && is_object()
+    }
+
+    /// Whether this is a format string, and not the name of a format.
+    fn is_own(&self) -> bool {
+        self.text.contains(['$', '%'])
     }
 
     /// Whether lines can have this field, by a name of the tool or the format's own.
@@ -221,9 +246,10 @@ pub(in crate::study::replay) fn of_known_format(line: &str, given: &str) -> Opti
 
 /// How to use the time that a collector writes, which has no year in the classic lines of syslog.
 fn own_time(collector: &str, line: &str) -> &'static str {
-    if collector == "syslog" && line.starts_with(|first: char| first.is_ascii_alphabetic()) {
-        return "complete that of syslog, as with sed -E \"s/^(.{15})/$(date +%Y) \\1 +0000/\" FILE, and write it into the \
-                format, as in --log-format '%{%Y %b %e %H:%M:%S %z}t ..'";
+    let text = line.split_once('>').filter(|(priority, _)| priority.starts_with('<')).map_or(line, |(_, text)| text);
+    if collector == "syslog" && text.starts_with(|first: char| first.is_ascii_alphabetic()) {
+        return "complete that of syslog, as with sed -E 's/^(<[0-9]+>)?(.{15})/YEAR \\2 +0000/' FILE, with the year and the \
+                zone of the lines, and write it into the format, as in --log-format '%{%Y %b %e %H:%M:%S %z}t ..'";
     }
     "write the collector's text into it, as in --log-format '$time_iso8601 ..'"
 }
@@ -234,8 +260,8 @@ fn of_host_name(line: &str) -> Option<String> {
     line.split(' ').next().filter(|name| is_host_name(name))?;
     let is_whole = |format: &LogFormat| {
         let Ok(line) = format.read(line) else { return false };
-        let [logname, user] = ["remote_logname", "user"].map(|name| line.field(name).unwrap_or_default());
-        address(logname).is_none() && !user.contains(' ')
+        let user = line.field("user").unwrap_or_default();
+        line.second_address().is_none() && !user.contains(' ')
     };
     let formats = [r#"%h %l %u %t "%r" %>s %b "%{Referer}i" "%{User-Agent}i""#, r#"%h %l %u %t "%r" %>s %b"#];
     let format = formats.into_iter().find(|text| text.parse().is_ok_and(|format| is_whole(&format)))?;
@@ -246,6 +272,9 @@ fn of_host_name(line: &str) -> Option<String> {
 
 fn reads(format: &LogFormat, line: &str) -> bool {
     let Ok(read) = format.read(line) else { return false };
+    if read.second_address().is_some() {
+        return false;
+    }
     // Two addresses: the first may be a proxy's. A number may be what is left of one, or a time.
     let is_number = |host: &str| host.bytes().all(|byte| byte.is_ascii_digit() || byte == b'.');
     let is_proxy = |host: &str| address(host).is_some() || is_number(host);
@@ -396,6 +425,14 @@ impl<'a> LogLine<'a> {
             is_of_headers && !object.contains("resp") && name.strip_prefix("request_").unwrap_or(name) == header
         };
         self.fields.iter().filter(move |(own, _)| is_header(own)).map(|(_, value)| &**value)
+    }
+
+    /// The reason if the name of a user is an address: then the first address may be that of a proxy.
+    fn second_address(&self) -> Option<String> {
+        let is_name = |name: &str| matches!(name, "remote_logname" | "remote_user");
+        let has_address = |list: &str| list.split(',').any(|part| address(part.trim()).is_some());
+        let (name, value) = self.fields.iter().find(|(name, value)| is_name(name) && has_address(value))?;
+        Some(format!("\"{value}\" is an address, and no {name}"))
     }
 
     /// Whether the line can be read with other values for this name.

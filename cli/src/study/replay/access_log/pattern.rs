@@ -99,6 +99,17 @@ impl Pattern {
         self.fields().take(place).any(|field| matches!(field.kind, Kind::Time(_)))
     }
 
+    /// Whether a line has the format up to the time.
+    pub(super) fn reads_time_of(&self, line: &str) -> bool {
+        let mut columns = self.columns.clone();
+        columns.truncate(self.fields().take_while(|field| !matches!(field.kind, Kind::Time(_))).count() + 1);
+        columns
+            .iter_mut()
+            .skip_while(|(field, _)| !matches!(field.kind, Kind::Time(_)))
+            .for_each(|(_, next)| next.clear());
+        Self { before: self.before.clone(), columns, goes_on: true }.divide(line, &Renamed::new()).is_ok()
+    }
+
     /// Divides a line.
     pub(super) fn divide<'a>(&'a self, line: &'a str, renamed: &'a Renamed) -> Result<LogLine<'a>, Mismatch> {
         let mut readings = Readings {
@@ -121,18 +132,14 @@ impl Pattern {
         let value = |value: Option<Cow<'a, str>>| value.filter(|value| value != "-").unwrap_or_default();
         divided.fields =
             self.fields().zip(found).map(|(field, found)| (field.name.as_str().into(), value(found))).collect();
-        // If the line has two addresses, the first may be that of a proxy.
-        let is_name = |name: &str| matches!(name, "remote_logname" | "remote_user");
-        let has_address = |list: &str| list.split(',').any(|part| address(part.trim()).is_some());
-        let reason = match divided.fields.iter().find(|(name, value)| is_name(name) && has_address(value)) {
-            Some((name, value)) => format!("\"{value}\" is an address, and no {name}"),
-            None if work > MOST_WORK => "it can be read in too many ways".to_owned(),
-            None if divided.ambiguous.iter().any(|field| matches!(field.kind, Kind::Time(_))) => {
-                "it can be read with several times".to_owned()
+        let reason = match () {
+            () if work > MOST_WORK => "it can be read in too many ways",
+            () if divided.ambiguous.iter().any(|field| matches!(field.kind, Kind::Time(_))) => {
+                "it can be read with several times"
             }
-            None => return Ok(divided),
+            () => return Ok(divided),
         };
-        Err((divided.fields.len(), reason))
+        Err((divided.fields.len(), reason.to_owned()))
     }
 }
 

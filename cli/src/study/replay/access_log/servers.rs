@@ -126,6 +126,7 @@ fn directive_field(letter: char, argument: &str) -> Result<Field, String> {
         // It is a name if the server looks names up.
         ('h', _) => ("remote_addr".to_owned(), Kind::Word),
         ('a', "c") => ("realip_remote_addr".to_owned(), Kind::Address),
+        ('p', "remote") => ("remote_port".to_owned(), Kind::Number),
         ('D', _) => ("request_micros".to_owned(), Kind::Number),
         ('i', _) => (format!("http_{}", header()), Kind::Text),
         ('o', _) => (format!("sent_http_{}", header()), Kind::Text),
