@@ -9,7 +9,7 @@ use crate::error::{CliError, Result};
 use crate::text::{grouped, one_line, percent_of};
 
 const SHOWN: usize = 5;
-/// If so many lines are read and none is readable, the rest is not tried.
+/// If so many lines are read and none is readable, the rest is not tried, unless the user gave a bound.
 const HOPELESS: u64 = 1_000;
 
 /// Why a line cannot be read.
@@ -71,25 +71,28 @@ impl<'a> BadLines<'a> {
         if self.first.len() < SHOWN {
             self.first.push(line);
         }
-        if self.count < HOPELESS || self.count < read {
+        if self.count < HOPELESS || self.count < read || self.args.max_bad_lines.is_some() {
             return Ok(());
         }
-        self.check(read).map_err(|error| CliError::usage(format!("{error}; the lines after these were not read")))
+        let advice = "the lines after these were not read: to read all of them, give --max-bad-lines";
+        self.check(read).map_err(|error| CliError::usage(format!("{error}; {advice}")))
     }
 
     /// Whether the file may be used that has so many lines.
     pub(crate) fn check(&self, all: u64) -> Result<()> {
         let [first, others @ ..] = self.first.as_slice() else { return Ok(()) };
-        if self.args.max_bad_lines.allows(self.count, all) {
+        let allowed = self.args.max_bad_lines.unwrap_or(Bound::Percent(1.0));
+        if allowed.allows(self.count, all) {
             return Ok(());
         }
-        let (first, allowed) = (self.of(first), self.args.max_bad_lines);
+        let first = self.of(first);
         let (bad, lines, share) = (grouped(self.count), grouped(all), percent_of(self.count as f64, all as f64));
         let mut reason =
             format!("{first}\n{bad} of {lines} lines cannot be read ({share} %), and --max-bad-lines allows {allowed}");
         if !others.is_empty() {
             let numbers: Vec<String> = others.iter().map(|line| line.number.to_string()).collect();
-            reason.push_str(&format!("; others are the lines {}", numbers.join(", ")));
+            let others = if numbers.len() == 1 { "another is line" } else { "others are the lines" };
+            reason.push_str(&format!("; {others} {}", numbers.join(", ")));
         }
         if self.of_other_formats > 0 && self.count < all {
             reason.push_str(
@@ -126,9 +129,10 @@ impl<'a> BadLines<'a> {
 #[derive(Args, Clone, Debug)]
 #[group(skip)]
 pub(crate) struct LineArgs {
-    /// Lines that may be unreadable: a share of all lines, such as 1%, or a number of lines. The first five are shown
-    #[arg(long, help_heading = HEADING, value_name = "SHARE", default_value = "1%", value_parser = Bound::parse)]
-    pub(crate) max_bad_lines: Bound,
+    /// Lines that may be unreadable: a share of all lines, such as 1%, or a number of lines. The first five are shown. Without this
+    /// option, reading stops if none of the first 1,000 lines is readable [default: 1%]
+    #[arg(long, help_heading = HEADING, value_name = "SHARE", value_parser = Bound::parse)]
+    pub(crate) max_bad_lines: Option<Bound>,
     /// Stop at the first line that cannot be read
     #[arg(long, help_heading = HEADING, conflicts_with = "max_bad_lines")]
     pub(crate) strict: bool,

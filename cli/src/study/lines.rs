@@ -25,50 +25,48 @@ pub(crate) struct Lines<'s> {
     /// The commands that print the text, if it is compressed.
     pub(crate) pipe: String,
     number: usize,
-    /// A line, of which this much was returned.
+    /// A line, or the part of it between NUL bytes.
     buffer: Vec<u8>,
-    start: usize,
+    /// Whether the last part ended its line.
+    is_ended: bool,
     /// The line of the first NUL byte, and the number of those that were left out, if there are any.
     nuls: Option<(usize, u64)>,
 }
 
-/// The number of a line, from 1 on, and its bytes without the line break and blanks at the end. No bytes if it is too long.
+/// The number of a line, from 1 on, and its bytes without the line break. No bytes if it is too long.
 type Line<'l> = (usize, Option<&'l [u8]>);
+
+/// Some programs write it at the beginning of a file, which may then be in the middle of another.
+const BYTE_ORDER_MARK: &[u8] = b"\xef\xbb\xbf";
 
 impl Lines<'_> {
     /// Reads the next line that is not blank. NUL bytes end a line, too: a crash leaves a hole after a line that was cut, and a
     /// server that writes on to a file that was cut, as by logrotate's copytruncate, one before its first line.
     pub(crate) fn next(&mut self) -> Result<Option<Line<'_>>> {
         loop {
-            if self.start == self.buffer.len() {
-                self.number += 1;
-                let is_whole = self.read().map_err(|error| unreadable(self.name, self.number - 1, &error))?;
-                if self.buffer.is_empty() {
-                    return Ok(None);
-                }
-                self.start = if is_whole { 0 } else { self.buffer.len() };
-                if !is_whole {
-                    return Ok(Some((self.number, None)));
-                }
-            }
-            let rest = self.buffer[self.start..].trim_ascii_end();
-            let hole = rest.iter().take_while(|byte| **byte == 0).count();
+            let is_first = self.is_ended;
+            self.number += usize::from(is_first);
+            let read = self.zeros().and_then(|zeros| Ok((zeros, self.read()?)));
+            let (zeros, end) = read.map_err(|error| unreadable(self.name, self.number - 1, &error))?;
+            self.is_ended = end != Some(0);
             // A line of nothing else is no line of the log.
-            let hole = if self.start == 0 && hole == rest.len() { 0 } else { hole };
-            let text = &rest[hole..];
-            let cut = text.iter().position(|byte| *byte == 0).filter(|cut| *cut > 0);
-            let (begin, length) = (self.start + hole, cut.unwrap_or(text.len()));
-            self.start = cut.map_or(self.buffer.len(), |cut| begin + cut);
-            self.count(hole);
-            if length > 0 {
-                return Ok(Some((self.number, Some(&self.buffer[begin..begin + length]))));
+            let is_of_zeros = is_first && self.is_ended && self.buffer.trim_ascii().is_empty();
+            if is_of_zeros && (1..LONGEST).contains(&zeros) {
+                self.buffer = vec![0; zeros];
+            } else if zeros > 0 {
+                self.nuls.get_or_insert((self.number, 0)).1 += zeros as u64;
             }
-        }
-    }
-
-    fn count(&mut self, nuls: usize) {
-        if nuls > 0 {
-            self.nuls.get_or_insert((self.number, 0)).1 += nuls as u64;
+            if self.buffer.len() >= LONGEST {
+                return Ok(Some((self.number, None)));
+            }
+            if !self.buffer.trim_ascii().is_empty() {
+                let end = self.buffer.iter().rposition(|byte| *byte != b'\r').map_or(0, |last| last + 1);
+                let line = &self.buffer[..end];
+                return Ok(Some((self.number, Some(line.strip_prefix(BYTE_ORDER_MARK).unwrap_or(line)))));
+            }
+            if end.is_none() {
+                return Ok(None);
+            }
         }
     }
 
@@ -79,24 +77,60 @@ impl Lines<'_> {
         Some(format!("{}: {found}: a crash or a copytruncate leaves them, and lines may be missing", self.name))
     }
 
-    /// Reads a line. Returns whether it was read whole; otherwise the rest was skipped.
-    fn read(&mut self) -> io::Result<bool> {
+    /// Skips NUL bytes. Returns their number.
+    fn zeros(&mut self) -> io::Result<usize> {
+        let mut count = 0;
+        loop {
+            let next = self.reader.fill_buf()?;
+            let (zeros, all) = (next.iter().take_while(|byte| **byte == 0).count(), next.len());
+            self.reader.consume(zeros);
+            count += zeros;
+            if zeros < all || all == 0 {
+                return Ok(count);
+            }
+        }
+    }
+
+    /// Reads up to a line break or a NUL byte. Returns that byte, if there is one. The bytes that are too many are skipped.
+    fn read(&mut self) -> io::Result<Option<u8>> {
         self.buffer.clear();
-        while self.reader.by_ref().take(LONGEST as u64).read_until(b'\n', &mut self.buffer)? == LONGEST
-            && self.buffer.iter().all(|byte| *byte == 0)
-        {
-            self.count(LONGEST);
-            self.buffer.clear();
+        loop {
+            let next = self.reader.fill_buf()?;
+            let length = next.iter().position(|byte| matches!(byte, b'\n' | 0)).unwrap_or(next.len());
+            let (end, is_at_end) = (next.get(length).copied(), next.is_empty());
+            self.buffer.extend_from_slice(&next[..length.min(LONGEST - self.buffer.len())]);
+            self.reader.consume(length + usize::from(end == Some(b'\n')));
+            if end.is_some() || is_at_end {
+                return Ok(end);
+            }
         }
-        let is_whole = self.buffer.len() < LONGEST || self.buffer.ends_with(b"\n");
-        if !is_whole {
-            self.reader.skip_until(b'\n')?;
-        }
-        Ok(is_whole)
     }
 }
 
-/// A file that can be read several times. All passes read the same bytes, also if the file is renamed or grows meanwhile.
+/// A file that is read up to the length that it had when it was opened. If it ends before, this is an error.
+struct Whole<'f> {
+    file: &'f File,
+    length: u64,
+    read: u64,
+}
+
+impl Read for Whole<'_> {
+    fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
+        let Self { file, length, read } = self;
+        let count = file.take(*length - *read).read(buffer)?;
+        *read += count as u64;
+        if count == 0 && *read < *length && !buffer.is_empty() {
+            let [read, length] = [*read, *length].map(grouped);
+            return Err(io::Error::other(format!(
+                "the file was cut from {length} to {read} bytes while it was read: copy it, and read the copy"
+            )));
+        }
+        Ok(count)
+    }
+}
+
+/// A file that can be read several times. All passes read the same bytes, also if the file is renamed or grows meanwhile. If it was
+/// cut, reading fails.
 pub(crate) struct Source {
     pub(crate) name: String,
     /// In bytes, as it was stored when it was opened.
@@ -125,7 +159,8 @@ impl Source {
         let mut open = || {
             let mut file = &self.file;
             file.rewind()?;
-            let buffered = BufReader::with_capacity(1 << 16, progress.wrap_read(file.take(self.length)));
+            let buffered =
+                BufReader::with_capacity(1 << 16, progress.wrap_read(Whole { file, length: self.length, read: 0 }));
             // Some files are compressed twice.
             let (reader, pipe) = decompressed(Box::new(buffered), "")?;
             let (mut reader, pipe) = decompressed(reader, &pipe)?;
@@ -135,13 +170,13 @@ impl Source {
         let opened = open();
         let lines = || head.iter().filter(|byte| **byte == b'\n').count();
         let (reader, pipe) = opened.map_err(|error| unreadable(name, lines(), &error))?;
-        let text = head.strip_prefix(b"\xef\xbb\xbf").unwrap_or(&head);
+        let text = head.strip_prefix(BYTE_ORDER_MARK).unwrap_or(&head);
         let cause = of_encoding(&head).or_else(|| of_record(&String::from_utf8_lossy(text), are_events));
         if let Some(cause) = cause {
             return Err(CliError::usage(format!("{name}: {}", piped(&cause, &pipe))));
         }
         let reader = Box::new(Cursor::new(text.to_vec()).chain(reader));
-        Ok(Lines { name, reader, pipe, number: 0, buffer: Vec::new(), start: 0, nuls: None })
+        Ok(Lines { name, reader, pipe, number: 0, buffer: Vec::new(), is_ended: true, nuls: None })
     }
 }
 
@@ -165,7 +200,13 @@ fn open(path: &Path) -> io::Result<(File, u64)> {
 
 /// Copies the input to a temporary file, so that memory does not have to hold it.
 fn spooled(input: &mut dyn Read) -> io::Result<(File, u64)> {
-    let mut file = tempfile::tempfile()?;
+    let mut file = tempfile::tempfile().map_err(|error| {
+        let folder = std::env::temp_dir();
+        io::Error::other(format!(
+            "a copy of it cannot be created in {} ({error}): set TMPDIR to a folder with room for it",
+            folder.display()
+        ))
+    })?;
     let length = io::copy(input, &mut file)?;
     Ok((file, length))
 }
@@ -183,7 +224,7 @@ fn of_record(head: &str, is_event: bool) -> Option<String> {
     } else if first == "{" && goes_on {
         ("its JSON objects have several lines", "line each", "jq -c .".to_owned())
     } else {
-        ("the file is YAML", "JSON object on a line", format!("yq -o=json -I=0 '{}'", records_of_yaml(text)?))
+        ("the file is YAML", "JSON object on a line", format!("yq -o=json -I=0 '{}'", records_of_yaml(text, is_event)?))
     };
     // Another program of this name has other options.
     let tool = if command.starts_with("yq") { " (yq 4 from github.com/mikefarah/yq)" } else { "" };
@@ -197,7 +238,8 @@ static NAMED: LazyLock<Regex> = LazyLock::new(|| {
 });
 
 /// The expression of yq for the records of a YAML file: the items of a list, or the mapping itself. `None` if it is no YAML.
-fn records_of_yaml(text: &str) -> Option<String> {
+/// `is_event`: a mapping of one line may be a record.
+fn records_of_yaml(text: &str, is_event: bool) -> Option<String> {
     let is_content = |line: &&str| !line.is_empty() && !line.starts_with('#');
     let lines: Vec<&str> = text.lines().map(str::trim_end).filter(is_content).collect();
     let marks = lines.iter().take_while(|line| **line == "---" || line.starts_with("%YAML")).count();
@@ -207,7 +249,7 @@ fn records_of_yaml(text: &str) -> Option<String> {
     // The lines of a log may all begin with the same name.
     let of_mapping =
         |next: &str| next.starts_with([' ', '-']) || name(next).is_some_and(|next| Some(next) != name_of_first);
-    let is_mapping = name_of_first.is_some() && next.is_none_or(of_mapping);
+    let is_mapping = name_of_first.is_some() && next.map_or(is_event, of_mapping);
     if marks == 0 && !first.starts_with("- {") && !is_mapping {
         return None;
     }
@@ -262,5 +304,58 @@ mod tests {
         ] {
             assert_eq!(of_record(head, true), None, "{head:?}");
         }
+        // A log of one line is no YAML.
+        assert_eq!(of_record("ip: 203.0.113.1 t: 2015-05-17T10:05:03Z\n", false), None);
+    }
+
+    fn bytes(content: &[u8]) -> Source {
+        Source::bytes("the log", content).unwrap()
+    }
+
+    /// The numbers and lengths of the lines, and the number of NUL bytes.
+    type Found = (Vec<(usize, usize)>, Option<u64>);
+
+    fn lines(source: &Source) -> Result<Found> {
+        let mut lines = source.lines(false, &Progress::hidden())?;
+        let mut read = Vec::new();
+        while let Some((number, line)) = lines.next()? {
+            read.push((number, line.map_or(0, <[u8]>::len)));
+        }
+        Ok((read, lines.nuls.map(|(_, count)| count)))
+    }
+
+    #[test]
+    fn a_file_that_was_cut_is_an_error() {
+        let content = "a line\n".repeat(100_000);
+        for left in [0, 10, 100_000] {
+            let source = bytes(content.as_bytes());
+            assert_eq!(lines(&source).unwrap().0.len(), 100_000);
+            source.file.set_len(left).unwrap();
+            let error = lines(&source).unwrap_err().to_string();
+            assert!(error.contains(&format!("cut from 700,000 to {} bytes", grouped(left))), "{error}");
+        }
+        let source = bytes(content.as_bytes());
+        source.file.set_len(1 << 20).unwrap();
+        assert_eq!(lines(&source).unwrap().0.len(), 100_000, "a file that grew");
+    }
+
+    #[test]
+    fn nul_bytes_end_a_line_and_do_not_count_as_its_length() {
+        for zeros in [1, 99, LONGEST - 50, LONGEST, 5_000_000] {
+            let hole = "\0".repeat(zeros);
+            let log = format!("one\ncut{hole}{}\nthree\n", "x".repeat(100));
+            let expected = (vec![(1, 3), (2, 3), (2, 100), (3, 5)], Some(zeros as u64));
+            assert_eq!(lines(&bytes(log.as_bytes())).unwrap(), expected, "{zeros}");
+        }
+        let long = "x".repeat(LONGEST);
+        let log = format!("{long}\n{long}x\0three\n{}\nfive", &long[1..]);
+        let expected = vec![(1, 0), (2, 0), (2, 5), (3, LONGEST - 1), (4, 4)];
+        assert_eq!(lines(&bytes(log.as_bytes())).unwrap().0, expected);
+    }
+
+    #[test]
+    fn a_byte_order_mark_begins_a_line() {
+        let log = "\u{feff}one\r\n\u{feff}two \r\n \n\nfive\t\n";
+        assert_eq!(lines(&bytes(log.as_bytes())).unwrap().0, [(1, 3), (2, 4), (5, 5)]);
     }
 }

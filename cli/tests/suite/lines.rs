@@ -82,7 +82,10 @@ async fn the_first_five_odd_lines_are_shown() {
     let shown = left_out.stderr.lines().filter(|line| line.starts_with("  line ")).count();
     assert!(shown == 5 && left_out.stderr.contains("\n  and 2 more\n"), "{}", left_out.stderr);
     let refused = replay(None, "access.log", format!("{CUT}{REQUEST}{CUT}").as_bytes(), &[]);
-    refused.refuses(2, &["access.log, line 1: ", "2 of 3 lines", "66.7 %", "--max-bad-lines allows 1%", "the lines 3"]);
+    refused.refuses(
+        2,
+        &["access.log, line 1: ", "2 of 3 lines", "66.7 %", "--max-bad-lines allows 1%; another is line 3"],
+    );
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -141,11 +144,194 @@ async fn bytes_that_are_no_text_make_different_keys() {
     }
 }
 
-#[test]
-fn too_many_bad_lines_at_the_beginning_say_that_the_rest_was_not_read() {
-    let content = format!("{}{}", "starting\n".repeat(1_100), REQUEST.repeat(30_000));
-    let refused = replay(None, "access.log", content.as_bytes(), &["--max-bad-lines", "3%"]);
-    refused.refuses(2, &["1,000 of 1,000 lines", "the lines after these were not read"]);
+#[tokio::test(flavor = "multi_thread")]
+async fn too_many_bad_lines_at_the_beginning_say_that_the_rest_was_not_read() {
+    let database = Database::empty().await;
+    let content = format!("{}{}", "starting\n".repeat(1_100), REQUEST.repeat(900));
+    let refused = replay(None, "access.log", content.as_bytes(), &[]);
+    refused.refuses(2, &["1,000 of 1,000 lines", "the lines after these were not read", "give --max-bad-lines"]);
+    // The user gave a bound: it is judged at the end.
+    counted(&replay(Some(&database.url), "access.log", content.as_bytes(), &["--max-bad-lines", "55%"]), "900");
+    let refused = replay(None, "access.log", content.as_bytes(), &["--max-bad-lines", "54%"]);
+    refused.refuses(2, &["1,100 of 2,000 lines"]);
+    assert!(!refused.stderr.contains("not read"), "{}", refused.stderr);
+}
+
+/// A file that is overwritten between the two passes. The test changes it when the tool connects to the database.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_file_that_changes_while_it_is_read_is_an_error() {
+    let database = Database::empty().await;
+    let content = REQUEST.repeat(1000);
+    let longer = REQUEST.replace("GET /", "GET /a").repeat(1000);
+    let cut = longer[..content.len()].to_owned();
+    for (changed, words) in [
+        (String::new(), "the file was cut from 68,000 to 0 bytes while it was read: copy it, and read the copy"),
+        (content[..40_000].to_owned(), "the file was cut from 68,000 to 40,000 bytes"),
+        (
+            cut,
+            "access.log was changed while it was read, from 1,000 lines with 1,000 calls to 986 lines with 985 calls",
+        ),
+    ] {
+        for options in [&[][..], &["--json"]] {
+            let (dir, path) = written("access.log", content.as_bytes());
+            let limits = dir.path().join("limits.toml").display().to_string();
+            let url = changing(&database.url, path.clone(), changed.clone()).await;
+            let args = ["replay", "--limits", &limits, "--apply", "api", "--access-log", &path];
+            let run = run(Some(&url), &[&args, options].concat(), "");
+            assert_eq!(run.code, Some(2), "{}{}", run.stdout, run.stderr);
+            assert!(run.stderr.contains(words), "no {words:?} in {}", run.stderr);
+        }
+    }
+}
+
+/// The URL of a proxy of this server, which writes this content into a file before it passes a connection on.
+async fn changing(url: &str, path: String, content: String) -> String {
+    let (before, rest) = url.split_once("//").expect("a URL");
+    let (server, database) = rest.split_once('/').expect("a database");
+    let (user, address) = server.rsplit_once('@').expect("a user");
+    let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.expect("a port");
+    let proxy = format!("{before}//{user}@{}/{database}", listener.local_addr().expect("an address"));
+    let address = address.to_owned();
+    tokio::spawn(async move {
+        while let Ok((mut client, _)) = listener.accept().await {
+            fs::write(&path, &content).expect("change the file");
+            let mut server = tokio::net::TcpStream::connect(&address).await.expect("the server");
+            tokio::spawn(async move { tokio::io::copy_bidirectional(&mut client, &mut server).await });
+        }
+    });
+    proxy
+}
+
+/// The last field of a line may be empty, and nothing ends it.
+#[tokio::test(flavor = "multi_thread")]
+async fn an_empty_last_field_is_read() {
+    let database = Database::empty().await;
+    let at = "[17/May/2015:10:05:03 +0000]";
+    let cached = "$remote_addr [$time_local] \"$request\" $status $upstream_cache_status";
+    let keys = "$time_iso8601\\t$remote_addr\\t$status\\t$http_x_api_key";
+    let cells = "2015-05-17T10:05:03Z\t1.2.3.4\t200\t";
+    for (format, key, empty, full, shown) in [
+        (cached, "status", format!("1.2.3.4 {at} \"-\" 200 "), format!("1.2.3.4 {at} \"-\" 200 HIT"), "200"),
+        (
+            cached,
+            "$upstream_cache_status",
+            format!("1.2.3.4 {at} \"-\" 200 "),
+            format!("1.2.3.4 {at} \"-\" 200 HIT"),
+            "HIT",
+        ),
+        ("%h %l %u %t %m %U %q", "uri", format!("1.2.3.4 - - {at} GET / "), format!("1.2.3.4 - - {at} GET / ?a"), "/"),
+        (keys, "$http_x_api_key", cells.to_owned(), format!("{cells}k1"), "k1"),
+    ] {
+        // Blanks after a field that is not empty are no part of it.
+        let log = format!("{empty}\n{empty}\r\n{full}\n{full} \t\r\n{full}\t\n");
+        let run = replay(Some(&database.url), "access.log", log.as_bytes(), &["--log-format", format, "--key", key]);
+        counted(&run, "5");
+        let found = run.stdout.lines().find(|line| line.split_whitespace().next() == Some(shown));
+        let is_counted = |line: &str| {
+            line.split_whitespace().nth(1) == Some(if shown.len() > 1 && shown != "200" { "3" } else { "5" })
+        };
+        assert!(found.is_some_and(is_counted), "{format}: {}", run.stdout);
+    }
+}
+
+/// A byte that is no text is written as in other formats.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_json_line_may_have_bytes_that_are_no_text() {
+    let database = Database::empty().await;
+    let line = |agent: &[u8]| {
+        let before = b"{\"time\":\"2015-05-17T10:05:03Z\",\"remote_addr\":\"203.0.113.1\",\"ua\":\"";
+        [&before[..], agent, b"\"}\n"].concat().repeat(3)
+    };
+    let log = [line(b"caf\xe9"), line(b"caf\xe8"), line("caf\u{e9}".as_bytes())].concat();
+    let options = ["--log-format", "json", "--key", "ua"];
+    let run = replay(Some(&database.url), "access.log", &log, &options);
+    counted(&run, "9");
+    for key in ["caf\\\\xE9 ", "caf\\\\xE8 ", "caf\u{e9} "] {
+        assert!(run.stdout.contains(key), "{key}: {}", run.stdout);
+    }
+    let collected = [b"web-1 | ", &line(b"caf\xe9")[..line(b"caf\xe9").len() / 3]].concat().repeat(3);
+    let run = replay(Some(&database.url), "access.log", &collected, &["--log-format", "compose:json", "--key", "ua"]);
+    assert!(run.stdout.contains("caf\\\\xE9 "), "{}{}", run.stdout, run.stderr);
+    // The hint is about the format, and not about the byte.
+    replay(None, "access.log", &line(b"caf\xe9"), &[]).refuses(2, &["--log-format json reads this line"]);
+    replay(None, "access.log", &collected, &[]).refuses(2, &["--log-format compose:json reads this line"]);
+}
+
+/// Parts of files that were put together.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_byte_order_mark_may_begin_any_line() {
+    let database = Database::empty().await;
+    let url = Some(database.url.as_str());
+    counted(&replay(url, "access.log", format!("\u{feff}{REQUEST}\u{feff}{REQUEST}").as_bytes(), &[]), "2");
+    counted(&replay(url, "events.jsonl", format!("\u{feff}{EVENT}\u{feff}{EVENT}").as_bytes(), &[]), "2");
+    let json = "\u{feff}{\"time\": 1431857103, \"remote_addr\": \"203.0.113.1\"}\n".repeat(2);
+    counted(&replay(url, "access.log", json.as_bytes(), &["--log-format", "json"]), "2");
+}
+
+/// A call that is denied does not take over the name of a lease.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_release_ends_the_lease_that_is_held() {
+    let database = Database::empty().await;
+    let dir = tempfile::tempdir().expect("a folder");
+    let limits = dir.path().join("limits.toml");
+    fs::write(&limits, "[limits.c]\nkind = \"concurrency\"\ncapacity = 2\nlease = \"1h\"\n").expect("write the limits");
+    let limits = limits.display().to_string();
+    let take = |at: usize, count: usize, lease: &str| {
+        format!("{{\"at\": {at}, \"limit\": \"c\", \"key\": \"k\", \"count\": {count}, \"lease\": \"{lease}\"}}\n")
+    };
+    let of_lease = |at: usize, op: &str| format!("{{\"at\": {at}, \"op\": \"{op}\", \"lease\": \"job-7\"}}\n");
+    let others: String = (0..300).map(|place| take(1050, 2, &format!("other-{place}"))).collect();
+    let is_ok = |line: &str| line.starts_with("{\"ok\": true");
+    for between in ["", &others] {
+        for (events, expected) in [
+            // Denied, renewed, released, and taken again.
+            (
+                vec![
+                    take(1000, 2, "job-7"),
+                    between.to_owned(),
+                    take(1100, 2, "job-7"),
+                    of_lease(1150, "renew"),
+                    of_lease(1200, "release"),
+                    take(1300, 2, "job-7"),
+                    of_lease(1400, "release"),
+                    of_lease(1500, "release"),
+                ],
+                &[true, false, true, true, true, true, false][..],
+            ),
+            // The last call that was admitted has the name.
+            (
+                vec![
+                    take(1000, 1, "job-7"),
+                    take(1010, 1, "job-7"),
+                    between.to_owned(),
+                    take(1100, 1, "job-7"),
+                    of_lease(1200, "release"),
+                    take(1300, 2, "x"),
+                    take(1400, 1, "x"),
+                    of_lease(1500, "release"),
+                ],
+                &[true, true, false, true, false, true, false],
+            ),
+            // Denied only.
+            (
+                vec![
+                    take(1000, 2, "x"),
+                    between.to_owned(),
+                    take(1100, 1, "job-7"),
+                    of_lease(1200, "release"),
+                    take(1300, 1, "y"),
+                ],
+                &[true, false, false, false],
+            ),
+        ] {
+            let run =
+                run(Some(&database.url), &["replay", "--limits", &limits, "--json", "--events", "-"], &events.concat());
+            let decided: Vec<bool> = run.stdout.lines().filter(|line| !line.is_empty()).map(is_ok).collect();
+            let first = events.iter().position(|event| event == between).unwrap_or_default();
+            let own = [&decided[..first], &decided[first + between.lines().count()..]].concat();
+            assert_eq!(own, expected, "{}{}", run.stdout, run.stderr);
+        }
+    }
 }
 
 #[tokio::test(flavor = "multi_thread")]

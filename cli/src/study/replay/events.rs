@@ -113,6 +113,49 @@ pub(super) fn call_of(event: Event, place: usize, leases: &mut Leases, limits: &
     Ok((op, call))
 }
 
+/// The calls that hold leases, by the names that the file gives to them. A call that is denied takes no name.
+#[derive(Default)]
+pub(super) struct Held {
+    calls: HashMap<String, Call>,
+    /// The calls since the last decision that may take a name, by this name: their number since its last release.
+    undecided: HashMap<String, usize>,
+}
+
+impl Held {
+    /// Whether the lease of this call depends on calls that are not decided.
+    pub(super) fn is_open(&self, op: Op, lease: &str) -> bool {
+        let undecided = self.undecided.get(lease).copied().unwrap_or_default();
+        matches!(op, Op::Release | Op::Renew) && undecided > usize::from(!self.calls.contains_key(lease))
+    }
+
+    /// Adds a call that is to be decided next. That of a release or a renewal becomes the one that holds the lease, if there is one.
+    pub(super) fn add(&mut self, op: Op, lease: &str, call: &mut Call) {
+        match self.calls.get(lease) {
+            _ if op == Op::Limit => *self.undecided.entry(lease.to_owned()).or_default() += 1,
+            Some(held) => *call = held.clone(),
+            None => {}
+        }
+        if op == Op::Release {
+            self.undecided.remove(lease);
+            self.calls.remove(lease);
+        }
+    }
+
+    /// Ends the calls that were added: they are decided.
+    pub(super) fn decided(&mut self) {
+        self.undecided.clear();
+    }
+
+    /// Notes a decision, in the order of the calls.
+    pub(super) fn note(&mut self, op: Op, lease: &str, call: &Call, is_admitted: bool) {
+        match op {
+            Op::Limit if is_admitted => drop(self.calls.insert(lease.to_owned(), call.clone())),
+            Op::Release => drop(self.calls.remove(lease)),
+            _ => {}
+        }
+    }
+}
+
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
 struct Line {

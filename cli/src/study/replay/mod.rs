@@ -20,6 +20,7 @@ use crate::output::{self, Progress};
 use crate::study::bad_lines::{Bound, LineArgs};
 use crate::study::lines::Source;
 use crate::study::plot::{Bar, Bins, Clock, Panel, Picture, PlotArgs};
+use crate::study::replay::events::Held;
 use crate::study::replay::recording::{Fault, Log, Recording};
 use crate::study::replay::sandbox::{Purpose, in_time_order};
 use crate::study::replay::tally::{Decisions, Tally, table};
@@ -112,22 +113,46 @@ async fn replay(
     for applied in recording.passes() {
         let (mut tally, mut decisions) = (Tally::default(), Decisions::default());
         let questions = questions(panels, applied);
-        let mut lines = in_time_order(questions, recording.pass(applied, &Progress::hidden())?).peekable();
+        let mut pass = recording.pass(applied, &Progress::hidden())?;
+        let (mut replayed, mut held) = (0, Held::default());
+        let mut lines = in_time_order(questions, pass.by_ref()).peekable();
         while lines.peek().is_some() {
             let mut calls = Vec::new();
-            for next in lines.by_ref().take(CHUNK) {
+            let is_open = |held: &Held, next: &Result<Timed<Purpose>, Fault>| match next {
+                Ok(Timed { op, tag: Purpose::Line(_, Some(lease)), .. }) => held.is_open(*op, lease),
+                _ => false,
+            };
+            let mut places = 0..CHUNK;
+            while places.next().is_some()
+                && let Some(next) = lines.next_if(|next| !is_open(&held, next))
+            {
                 match next {
-                    Ok(timed) => calls.push(timed),
+                    Ok(mut timed) => {
+                        if let Purpose::Line(_, Some(lease)) = &timed.tag {
+                            held.add(timed.op, lease, &mut timed.call);
+                        }
+                        calls.push(timed);
+                    }
                     // Unreadable lines were counted before: only JSON has an object for each.
                     Err(Fault::Line(line)) if json => decisions.add_bad(&line),
                     Err(Fault::Line(_)) => {}
                     Err(Fault::End(error)) => return Err(error),
                 }
             }
+            held.decided();
             for (timed, decision) in sandbox.decide(calls, &recording.limits).await? {
                 add(panels, &timed, &decision);
-                let Purpose::Line(place) = timed.tag else { continue };
+                let Purpose::Line(place, ref lease) = timed.tag else { continue };
+                if let Some(lease) = lease {
+                    held.note(
+                        timed.op,
+                        lease,
+                        &timed.call,
+                        decision.as_ref().is_ok_and(|decision| !decision.is_denied()),
+                    );
+                }
                 progress.add(1);
+                replayed += 1;
                 if json {
                     decisions.add(place, timed.op, &decision);
                 } else {
@@ -136,6 +161,8 @@ async fn replay(
             }
             decisions.print()?;
         }
+        drop(lines);
+        recording.check(pass.read, replayed)?;
         tallies.push(tally);
     }
     Ok(tallies)
@@ -264,7 +291,7 @@ pub(crate) async fn panels_of_log(
 ) -> Result<(Vec<Panel>, Vec<String>)> {
     let limits = defined(named)?;
     let source = Source::bytes("the access log", log)?;
-    let lines = LineArgs { max_bad_lines: Bound::Percent(1.0), strict: false, sort_window: 250_000 };
+    let lines = LineArgs { max_bad_lines: Some(Bound::Percent(1.0)), strict: false, sort_window: 250_000 };
     let recording = Recording::read(source, Some(Log::new(options, named)?), limits, &lines)?;
     let (lines, most) = (recording.summary.lines, most as u64);
     CliError::refuse_if(lines == 0, "the access log has no lines")?;

@@ -120,6 +120,16 @@ impl Recording {
         log.applied.iter().map(|limit| (Arc::clone(limit), keys.clone())).collect()
     }
 
+    /// Returns an error unless a later pass had as many lines and calls as the first one.
+    pub(super) fn check(&self, lines: u64, calls: u64) -> Result<()> {
+        let (name, first) = (&self.source.name, &self.summary);
+        let numbers = |lines, calls| format!("{} lines with {} calls", grouped(lines), grouped(calls));
+        let (then, now) = (numbers(first.lines, first.calls), numbers(lines, calls));
+        let why =
+            format_args!("{name} was changed while it was read, from {then} to {now}: copy it, and read the copy");
+        CliError::refuse_if((lines, calls) != (first.lines, first.calls), why)
+    }
+
     /// `applied`: for an access log, the limit that this pass applies.
     pub(super) fn pass(&self, applied: Option<&Arc<str>>, progress: &Progress) -> Result<Pass<'_>> {
         Ok(Pass {
@@ -138,8 +148,11 @@ impl Recording {
     /// Parses a line. Returns its time, too.
     fn parse(&self, line: &[u8]) -> Result<(i64, Parsed), UnreadableLine> {
         if let Some(Log { format, key, .. }) = &self.log {
-            let line = text_of(line);
-            let line = format.parse(&line)?;
+            let text = text_of(line, r"\x");
+            // In JSON, a backslash is written as two.
+            let is_json = matches!(text, Cow::Owned(_)) && format.is_json(&text);
+            let text = if is_json { text_of(line, r"\\x") } else { text };
+            let line = format.parse(&text)?;
             let of_line = key.of(&line)?;
             let missing = key.missing(&line, of_line.as_deref());
             return Ok((line.at_micros(), Parsed::Request(of_line.unwrap_or_default().into(), missing)));
@@ -190,7 +203,8 @@ pub(super) struct Pass<'r> {
     waiting: BTreeMap<(i64, usize), (usize, Parsed)>,
     /// The time of the last call.
     last: Option<i64>,
-    read: u64,
+    /// The number of lines that were read.
+    pub(super) read: u64,
     is_at_end: bool,
     /// The number of requests that lack a field which the key needs, and its name.
     lacking: (u64, Box<str>),
@@ -237,19 +251,22 @@ impl Iterator for Pass<'_> {
         }
         let ((at, place), (number, parsed)) = self.waiting.pop_first()?;
         self.last = Some(at);
-        let (op, call) = match parsed {
+        let ((op, call), lease) = match parsed {
             Parsed::Request(key, missing) => {
                 if let Some(field) = missing {
                     self.lacking = (self.lacking.0 + 1, field);
                 }
-                (Op::Limit, Call::from((Arc::clone(&self.limit), &*key)))
+                ((Op::Limit, Call::from((Arc::clone(&self.limit), &*key))), None)
             }
-            Parsed::Event(event) => match call_of(*event, place, &mut self.leases, &self.recording.limits) {
-                Ok(op_and_call) => op_and_call,
-                Err(reason) => return Some(Err(Fault::Line(BadLine { place, number, why: reason.into() }))),
-            },
+            Parsed::Event(event) => {
+                let lease = event.lease.clone();
+                match call_of(*event, place, &mut self.leases, &self.recording.limits) {
+                    Ok(op_and_call) => (op_and_call, lease),
+                    Err(reason) => return Some(Err(Fault::Line(BadLine { place, number, why: reason.into() }))),
+                }
+            }
         };
-        Some(Ok(Timed { at, op, call, tag: Purpose::Line(place) }))
+        Some(Ok(Timed { at, op, call, tag: Purpose::Line(place, lease) }))
     }
 }
 
@@ -283,9 +300,9 @@ enum Parsed {
 }
 
 /// The text of a line. Clients can put any bytes into a log: those that are no text are escaped as nginx and Apache do it, so that
-/// values that differ do not become equal.
-fn text_of(line: &[u8]) -> Cow<'_, str> {
-    let escaped = |bytes: &[u8]| bytes.iter().map(|byte| format!("\\x{byte:02X}")).collect::<String>();
+/// values that differ do not become equal. `before`: what is written before the two digits of a byte.
+fn text_of<'l>(line: &'l [u8], before: &str) -> Cow<'l, str> {
+    let escaped = |bytes: &[u8]| bytes.iter().map(|byte| format!("{before}{byte:02X}")).collect::<String>();
     match std::str::from_utf8(line) {
         Ok(line) => line.into(),
         Err(_) => line.utf8_chunks().flat_map(|part| [part.valid().into(), escaped(part.invalid())]).collect(),

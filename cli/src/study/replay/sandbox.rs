@@ -79,8 +79,8 @@ pub(crate) struct Timed<T> {
 
 /// Why the database is asked.
 pub(super) enum Purpose {
-    /// The call of a line.
-    Line(usize),
+    /// The call of a line, and the name that the file gives to its lease.
+    Line(usize, Option<String>),
     /// A balance for a panel of the picture.
     Balance(usize),
 }
