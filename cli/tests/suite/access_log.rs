@@ -227,6 +227,13 @@ async fn requests_without_the_key_are_counted() {
     }
     let two = json(&format!(", {real}, \"headers.X-Forwarded-For\": \"192.0.2.9\"}}"));
     replay(None, &two.repeat(3), &behind).refuses(2, &["several fields may be the header http_x_forwarded_for"]);
+    // The field that was read.
+    let host = "{\"time\": 1431857103, \"client\": \"host.example\", \"ip\": \"1.2.3.4\"}\n";
+    replay(None, host, &options[..2]).refuses(2, &["\"host.example\" is no address", "--key '$client' takes it"]);
+    let given = ["--log-format", "json", "--key", "$client"];
+    assert_eq!(replay(Some(&database.url), host, &given).code, Some(0));
+    let of_loki = "{\"line\": \"..\", \"timestamp\": \"2015-05-17T10:05:04Z\"}\n";
+    replay(None, of_loki, &options[..2]).refuses(2, &["no field has the client's address", "`jq -r .line FILE`"]);
     let of_docker = "{\"log\":\"{}\\n\",\"stream\":\"stdout\",\"time\":\"2025-10-10T20:55:36.1Z\"}\n";
     replay(None, &of_docker.repeat(3), &options[..2]).refuses(2, &["jq -j .log FILE"]);
 }

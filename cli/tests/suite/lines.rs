@@ -2,13 +2,14 @@
 
 use std::fs;
 use std::io::Write;
+use std::process::{Command, Stdio};
 
 use flate2::Compression;
 use flate2::write::GzEncoder;
 use ruzstd::encoding::{CompressionLevel, compress_to_vec};
 use tempfile::TempDir;
 
-use crate::binary::{Run, run};
+use crate::binary::{Run, run, tool};
 use crate::support::Database;
 
 const LIMITS: &str = "[limits.api]\nkind = \"fixed_window\"\nrate = 2\nperiod = \"1h\"\nstart = \"0s\"\n";
@@ -590,6 +591,19 @@ async fn nul_bytes_are_left_out_and_counted() {
     let events = replay(url, "events.jsonl", format!("{EVENT}\0\0{EVENT}").as_bytes(), &[]);
     counted(&events, "2");
     assert!(events.stderr.contains("events.jsonl: 2 NUL bytes are left out"), "{}", events.stderr);
+}
+
+#[test]
+fn a_copy_that_cannot_be_created_names_the_folder() {
+    let (dir, _) = written("access.log", b"");
+    let limits = dir.path().join("limits.toml");
+    let mut command = Command::new(tool());
+    command.args(["replay", "--apply", "api", "--access-log", "-", "--limits"]).arg(limits);
+    let output = command.env("TMPDIR", "/nonexistent").stdin(Stdio::null()).output().expect("start the tool");
+    let message = String::from_utf8_lossy(&output.stderr);
+    assert_eq!(output.status.code(), Some(2), "{message}");
+    assert!(message.contains("cannot read standard input: ") && message.contains("/nonexistent"), "{message}");
+    assert!(message.contains("set TMPDIR to a folder"), "{message}");
 }
 
 #[tokio::test(flavor = "multi_thread")]

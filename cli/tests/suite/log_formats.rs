@@ -118,6 +118,18 @@ fn a_line_of_another_format_names_the_option_that_reads_it() {
         let reason = reason(&format(given), &line);
         assert!(reason.contains(shown) && reason.contains(option), "{reason}");
     }
+    // Lines in the text of a field.
+    let log = COMMON.replace('"', "\\\"");
+    for (line, command) in [
+        (format!(r#"{{"stream":"stdout","log":"{log}\n","time":"2015-05-17T10:05:04.1Z"}}"#), "`jq -j .log FILE`"),
+        (format!(r#"{{"__REALTIME_TIMESTAMP":"1431857103000000","MESSAGE":"{log}"}}"#), "`jq -r .MESSAGE FILE`"),
+        (format!(r#"{{"labels":{{}},"line":"{log}","timestamp":"2015-05-17T10:05:04Z"}}"#), "`jq -r .line FILE`"),
+    ] {
+        let reason = reason(&format(""), &line);
+        assert!(reason.contains(command) && !reason.contains("=FIELD"), "{reason}");
+    }
+    let of_journald = reason(&format("json"), &format!(r#"{{"MESSAGE":"{log}"}}"#));
+    assert!(of_journald.contains("`jq -r .MESSAGE FILE`"), "{of_journald}");
     // Apache writes it for a request without a host.
     let line = format!("- {COMMON}");
     assert_eq!(format("vhost").parse(&line).expect("a line").field("remote_addr"), Some("203.0.113.1"));
@@ -358,6 +370,25 @@ fn a_field_is_what_its_format_says() {
             "http_x_forwarded_for",
             Some("1.2.3.4"),
         ),
+        // The object of a response, as pino writes it.
+        (
+            "json",
+            r#"{"ts":1431857103,"res":{"headers":{"X-Real-Ip":"0"}},"req":{"headers":{"x-real-ip":"1.2.3.4"}}}"#
+                .to_owned(),
+            "http_x_real_ip",
+            Some("1.2.3.4"),
+        ),
+        ("json", r#"{"ts":1431857103,"res":{"headers":{"x-real-ip":"0"}}}"#.to_owned(), "http_x_real_ip", None),
+        // Larger than 64 bits.
+        ("json", r#"{"ts":1431857103,"a":18446744073709551617}"#.to_owned(), "a", Some("18446744073709551617")),
+        ("json", r#"{"ts":1431857103,"a":-18446744073709551617}"#.to_owned(), "a", Some("-18446744073709551617")),
+        (
+            "json",
+            r#"{"ts":1431857103000000000,"x":"\"18446744073709551617","a":0.12345678901234567890}"#.to_owned(),
+            "a",
+            Some("0.12345678901234568"),
+        ),
+        ("compose", format!("web.1.abc@node-1    | {COMMON}"), "path", Some("/a")),
         ("json", r#"{"time":0.005,"@timestamp":"2015-05-17T10:05:03Z","a":1}"#.to_owned(), "a", Some("1")),
         ("json", r#"{"ts":1431857103,"remote_user":"-","user":"bob"}"#.to_owned(), "user", Some("bob")),
         (
@@ -418,6 +449,10 @@ fn a_duration_in_a_json_log_is_no_time() {
         let reason = reason(&format(text), "1431857103.000 1.2.3.4 310");
         assert!(reason.contains("\"310\" is not a time like 1431857103.000"), "{reason}");
     }
+    // The forms of times are named.
+    let line = r#"{"when":"17.05.2015 10:05","remote_addr":"1.2.3.4"}"#;
+    let other = reason(&format("json:time=when"), line);
+    assert!(other.contains("Z, 17/May/2015:10:05:03 +0000 or 1431857103.000 (or in ms, us or ns)"), "{other}");
     // Also if it may be a time: a field with another name is surely one.
     for other in ["ts", "timestamp", "@timestamp", "StartUTC"] {
         let line = format!(r#"{{"time":1200000000,"{other}":"2015-05-17T10:05:03Z","remote_addr":"1.2.3.4"}}"#);

@@ -1,13 +1,13 @@
 //! The format of an access log, what a log collector writes before its lines, the guess for a line that has another format, and
 //! the fields of a line.
 
+use std::borrow::Cow;
 use std::collections::{HashMap, VecDeque};
 use std::fmt::Display;
 use std::str::FromStr;
 use std::sync::LazyLock;
 
-use regex::Regex;
-use serde::de::IgnoredAny;
+use regex::{Captures, Regex};
 use serde_json::{Map, Value};
 
 use crate::study::bad_lines::UnreadableLine;
@@ -63,7 +63,7 @@ impl LogFormat {
         let inner = collected.map_or(line, |(_, rest)| rest);
         let is_collected_twice = COLLECTORS.iter().any(|collector| collector.rest(inner).is_some());
         let is_object = inner.starts_with('{') && !self.patterns.is_empty();
-        let object = is_object.then(|| serde_json::from_str::<IgnoredAny>(inner));
+        let object = is_object.then(|| serde_json::from_str::<Map<String, Value>>(inner));
         let before = collected.map(|(collector, _)| format!("{}:", collector.name)).unwrap_or_default();
         Some(match (object, collected) {
             _ if Event::parse(line).is_ok() => "this is a recorded call: use --events FILE".into(),
@@ -85,17 +85,22 @@ impl LogFormat {
             (_, Some((Collector { begin, .. }, _))) if is_collected_twice || inner.starts_with("std") => {
                 format!("the line begins {begin}, and a second collector follows: remove the text of the first one")
             }
-            (Some(Ok(_)), _) => {
-                let fields = "json:time=FIELD,remote_addr=FIELD";
-                format!("the line is JSON: name its fields, as in --log-format {before}{fields}")
-            }
+            (Some(Ok(object)), _) => match wrapped(|name| object.contains_key(name)) {
+                Some(advice) => format!("the line is JSON: {advice}"),
+                None => {
+                    let fields = "json:time=FIELD,remote_addr=FIELD";
+                    format!("the line is JSON: name its fields, as in --log-format {before}{fields}")
+                }
+            },
             // A format string of the user's own may begin so, too.
             (Some(Err(error)), _) if !self.text.trim_start().starts_with('{') => {
                 *reason = format!("it begins with {{ and is no JSON: {}", json_reason(&error));
                 return None;
             }
             // The format string has the collector's text.
-            _ if self.collector.is_none() && self.patterns.iter().any(|own| own.reads_time_of(line)) => return None,
+            (_, Some(_)) if self.collector.is_none() && self.patterns.iter().any(|own| own.reads_time_of(line)) => {
+                return None;
+            }
             (_, Some((Collector { name, begin, .. }, _))) if self.collector.is_none_or(|own| own.name != *name) => {
                 let format = "with the format string of the server; if that has no time";
                 format!("the line begins {begin}: use --log-format {name}:FORMAT, {format}, {}", own_time(name, line))
@@ -326,10 +331,10 @@ static COLLECTORS: LazyLock<[Collector; 5]> = LazyLock::new(|| {
         ),
         // `docker logs -t`, `kubectl logs --timestamps`.
         ("docker", time.to_owned(), "with a time like 2026-01-01T00:00:00.000000000Z"),
-        // `docker compose logs`, also with a time.
+        // `docker compose logs` and `docker service logs`, also with a time.
         (
             "compose",
-            format!(r"{colours}[A-Za-z0-9._-]+ *{colours} *\|{colours} {colours}(?:{time})?"),
+            format!(r"{colours}[A-Za-z0-9._@-]+ *{colours} *\|{colours} {colours}(?:{time})?"),
             "with the name of a service: web-1  | ..",
         ),
         // `kubectl logs --prefix`, also with a time.
@@ -370,7 +375,8 @@ pub struct LogLine<'a> {
 impl<'a> LogLine<'a> {
     fn of_json(line: &str, renamed: &'a Renamed) -> Result<Self, String> {
         let no_object = |why: &dyn Display| format!("not a JSON object: {why}");
-        let Unambiguous(value) = serde_json::from_str(line).map_err(|error| no_object(&json_reason(&error)))?;
+        let Unambiguous(value) =
+            serde_json::from_str(&with_long_numbers(line)).map_err(|error| no_object(&json_reason(&error)))?;
         let Value::Object(object) = value else { return Err(no_object(&"it does not begin with {")) };
         if renamed.is_empty() && is_file_of_docker(line) {
             return Err("its line is the text of the field log".to_owned());
@@ -381,7 +387,8 @@ impl<'a> LogLine<'a> {
         if let Some(at) = at {
             return Ok(Self { at, ..line });
         }
-        let example = TimeForm::Any.example();
+        let example =
+            format!("{}, 17/May/2015:10:05:03 +0000 or 1431857103.000 (or in ms, us or ns)", TimeForm::Any.example());
         let reason = match line.values("time").find(|(_, text)| !text.is_empty()) {
             Some((field, text)) => format!("\"{text}\" is not a time like {example}, which the field {field} must be"),
             None => NO_TIME.to_owned(),
@@ -422,7 +429,8 @@ impl<'a> LogLine<'a> {
             let (object, name) = own.rsplit_once('.').unwrap_or(("", &own));
             let is_of_headers = ["", "header", "headers", "request_headers", "req_headers", "requestheaders"]
                 .contains(&object.rsplit('.').next().unwrap_or_default());
-            is_of_headers && !object.contains("resp") && name.strip_prefix("request_").unwrap_or(name) == header
+            let is_of_response = object.contains("resp") || object.split('.').any(|part| part == "res");
+            is_of_headers && !is_of_response && name.strip_prefix("request_").unwrap_or(name) == header
         };
         self.fields.iter().filter(move |(own, _)| is_header(own)).map(|(_, value)| &**value)
     }
@@ -455,14 +463,21 @@ impl<'a> LogLine<'a> {
 
     /// The names of the line's fields, for messages.
     pub(super) fn has(&self) -> String {
+        if let Some(advice) = wrapped(|name| self.own(name).is_some()) {
+            return advice;
+        }
         let names: Vec<&str> = self.fields.iter().map(|(name, _)| &**name).take(20).collect();
         format!("the line has the fields {}", names.join(", "))
     }
 
     /// The value with the meaning of one of the tool's names: the first one that is not absent.
     fn meaning(&self, name: &str) -> Option<&str> {
-        let values = || self.values(name).map(|(_, value)| value);
-        values().find(|value| !value.is_empty()).or_else(|| values().next())
+        self.source(name).map(|(_, value)| value)
+    }
+
+    /// The field that is read for one of the tool's names, and its value.
+    pub(super) fn source(&self, name: &str) -> Option<(&str, &str)> {
+        self.values(name).find(|(_, value)| !value.is_empty()).or_else(|| self.values(name).next())
     }
 
     /// The fields that may have this meaning, the best first, and their values.
@@ -507,6 +522,34 @@ fn fields_of(object: Map<String, Value>) -> Result<Fields<'static>, String> {
         }
     }
     Ok(fields)
+}
+
+/// Advice for JSON in which a line of the log is the text of a field, as Docker, journald and Loki write it.
+fn wrapped(has: impl Fn(&str) -> bool) -> Option<String> {
+    let wrappers =
+        [(["log", "stream"], "-j .log"), (["MESSAGE", "MESSAGE"], "-r .MESSAGE"), (["line", "timestamp"], "-r .line")];
+    let (_, options) = wrappers.into_iter().find(|(names, _)| names.iter().all(|name| has(name)))?;
+    Some(format!("if a field has the line of the server, give the lines that `jq {options} FILE` prints"))
+}
+
+/// A JSON text in which long integers are in quotes: as numbers, they would be rounded.
+fn with_long_numbers(line: &str) -> Cow<'_, str> {
+    static LONG: LazyLock<Regex> = LazyLock::new(|| Regex::new("[0-9]{19}").expect("a regular expression"));
+    static PARTS: LazyLock<Regex> =
+        LazyLock::new(|| Regex::new(r#""(?:[^"\\]|\\.)*"|[-+.0-9Ee]+"#).expect("a regular expression"));
+    let is_long = |part: &str| {
+        let digits = part.strip_prefix('-').unwrap_or(part);
+        digits.len() > 18 && !digits.starts_with('0') && digits.bytes().all(|byte| byte.is_ascii_digit())
+    };
+    if !LONG.is_match(line) {
+        return line.into();
+    }
+    PARTS.replace_all(
+        line,
+        |part: &Captures<'_>| {
+            if is_long(&part[0]) { format!("\"{}\"", &part[0]) } else { part[0].to_owned() }
+        },
+    )
 }
 
 /// A file in which Docker keeps the lines of a container.

@@ -160,7 +160,8 @@ impl LogKey {
                 line.has()
             ));
         }
-        self.of_client(peer, reported).map(Some)
+        let own = line.source(CLIENT).map_or(CLIENT, |(own, _)| own);
+        self.of_client(peer, own, reported).map(Some)
     }
 
     /// Whether this is the key that clients with an unreadable address share.
@@ -180,16 +181,16 @@ impl LogKey {
         missing.map(|field| field.as_str().into())
     }
 
-    /// The key of a client. `peer`: the address of the peer, if the log has it. `reported`: the header of the proxies, if the log
-    /// has it. Both are empty where the server had none.
-    fn of_client(&self, peer: Option<&str>, reported: Option<&str>) -> Result<String, String> {
+    /// The key of a client. `peer`: the address of the peer, if the log has it, in its field `own`. `reported`: the header of the
+    /// proxies, if the log has it. Both are empty where the server had none.
+    fn of_client(&self, peer: Option<&str>, own: &str, reported: Option<&str>) -> Result<String, String> {
         let no_peer = |text: &str| match text {
             "" => "the field with the client's address is empty".to_owned(),
             UNIX => "\"unix:\" is no address, but a proxy on a unix socket, which has the client's in a header: use a \
                      --log-format with $http_x_forwarded_for, and --trusted-proxies 127.0.0.1"
                 .to_owned(),
             _ => {
-                format!("\"{text}\" is no address; if this is what to limit by, --key '$remote_addr' takes it as it is")
+                format!("\"{text}\" is no address; if this is what to limit by, --key '${own}' takes it as it is")
             }
         };
         let of_proxy = |text: &str| (text == UNIX && self.has_proxies).then_some(UNKNOWN_PEER);
@@ -299,14 +300,14 @@ mod tests {
             ("[2001:DB8::1]:443", "2001:db8::/64"),
             ("fe80::1%eth0", "fe80::/64"),
         ] {
-            assert_eq!(behind("").of_client(Some(peer), None).as_deref(), Ok(key), "{peer}");
+            assert_eq!(behind("").of_client(Some(peer), CLIENT, None).as_deref(), Ok(key), "{peer}");
         }
         for peer in ["", "example.com:80", "Dec", "unix:", "203.0.113.1, 10.0.0.1", "203.0.113.1,"] {
-            assert!(behind("").of_client(Some(peer), None).is_err(), "{peer}");
+            assert!(behind("").of_client(Some(peer), CLIENT, None).is_err(), "{peer}");
         }
         let wide = keys(LogOptions { ipv6_prefix: Some(48), ipv4_prefix: Some(24), ..LogOptions::default() });
-        assert_eq!(wide.of_client(Some("2001:db8::1"), None).as_deref(), Ok("2001:db8::/48"));
-        assert_eq!(wide.of_client(Some("203.0.113.7"), None).as_deref(), Ok("203.0.113.0/24"));
+        assert_eq!(wide.of_client(Some("2001:db8::1"), CLIENT, None).as_deref(), Ok("2001:db8::/48"));
+        assert_eq!(wide.of_client(Some("203.0.113.7"), CLIENT, None).as_deref(), Ok("203.0.113.0/24"));
     }
 
     #[test]
@@ -330,7 +331,7 @@ mod tests {
             (None, "junk, UNKNOWN:443, 10.0.0.1,", "unreadable"),
             (None, "unknown, 203.0.113.7, 10.0.0.2", "203.0.113.7"),
         ] {
-            assert_eq!(keys.of_client(peer, Some(reported)).as_deref(), Ok(key), "{peer:?} {reported}");
+            assert_eq!(keys.of_client(peer, CLIENT, Some(reported)).as_deref(), Ok(key), "{peer:?} {reported}");
         }
     }
 
@@ -348,7 +349,11 @@ mod tests {
             ("for=unknown, for=junk", None),
             ("by=unknown", None),
         ] {
-            assert_eq!(keys(options.clone()).of_client(None, Some(reported)).ok().as_deref(), key, "{reported}");
+            assert_eq!(
+                keys(options.clone()).of_client(None, CLIENT, Some(reported)).ok().as_deref(),
+                key,
+                "{reported}"
+            );
         }
     }
 
@@ -360,15 +365,15 @@ mod tests {
             (behind("10.0.0.0/8"), "unknown, junk, 10.0.0.1"),
             (behind("10.0.0.0/8"), "unknown.example"),
         ] {
-            let reason = keys.of_client(None, Some(reported)).unwrap_err();
+            let reason = keys.of_client(None, CLIENT, Some(reported)).unwrap_err();
             assert_eq!(reason, format!("\"{reported}\" is no address"));
         }
     }
 
     #[test]
     fn a_list_of_addresses_needs_the_networks_of_the_proxies() {
-        assert_eq!(behind("").of_client(None, Some("203.0.113.7")).as_deref(), Ok("203.0.113.7"));
-        let reason = behind("").of_client(None, Some("203.0.113.7, 10.0.0.1")).unwrap_err();
+        assert_eq!(behind("").of_client(None, CLIENT, Some("203.0.113.7")).as_deref(), Ok("203.0.113.7"));
+        let reason = behind("").of_client(None, CLIENT, Some("203.0.113.7, 10.0.0.1")).unwrap_err();
         assert!(reason.contains("--trusted-proxies"), "{reason}");
     }
 }

@@ -144,7 +144,7 @@ impl Pattern {
 }
 
 /// The most bytes of values that are examined to read a line.
-const MOST_WORK: usize = 1 << 22;
+const MOST_WORK: usize = 1 << 20;
 
 /// All ways to read a line: a value without quotes may contain the text that ends it. The first reading has the shortest values.
 struct Readings<'a> {
