@@ -157,6 +157,7 @@ const NOT_HERE: [&str; 4] = ["key", "sort-window", "trusted-header", "trusted-pr
 /// A message about options in words of the form: it names the fields.
 fn in_words(message: &str) -> String {
     let message = message.replace("--max-bad-lines allows", "this page allows").replace(" | pg-limiter .. -", "");
+    let message = message.replace(": to read all of them, give --max-bad-lines", "");
     let label = |option: &str| {
         let mut labels = OF_LIMIT.iter().chain(&OF_TRAFFIC).map(|(name, label, ..)| (*name, *label)).chain(OTHERS);
         labels.find(|(name, _)| *name == option).map(|(_, label)| label)
@@ -358,6 +359,10 @@ mod tests {
             (
                 "a\n2 of 3 lines cannot be read (66.7 %), and --max-bad-lines allows 1%",
                 "a\n2 of 3 lines cannot be read (66.7 %), and this page allows 1%",
+            ),
+            (
+                "the lines after these were not read: to read all of them, give --max-bad-lines",
+                "the lines after these were not read",
             ),
             ("; --log-format docker:vhost reads this line", "; “Format of the log” docker:vhost reads this line"),
             ("--key user: the log format has no such field", "“Key” user: the log format has no such field"),

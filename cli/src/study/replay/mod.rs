@@ -17,7 +17,7 @@ use crate::error::{CliError, Result};
 use crate::input;
 use crate::limit_args::Sourced;
 use crate::output::{self, Progress};
-use crate::study::bad_lines::{Bound, LineArgs};
+use crate::study::bad_lines::LineArgs;
 use crate::study::lines::Source;
 use crate::study::plot::{Bar, Bins, Clock, Panel, Picture, PlotArgs};
 use crate::study::replay::events::Held;
@@ -291,7 +291,7 @@ pub(crate) async fn panels_of_log(
 ) -> Result<(Vec<Panel>, Vec<String>)> {
     let limits = defined(named)?;
     let source = Source::bytes("the access log", log)?;
-    let lines = LineArgs { max_bad_lines: Some(Bound::Percent(1.0)), strict: false, sort_window: 250_000 };
+    let lines = LineArgs { max_bad_lines: None, strict: false, sort_window: 250_000 };
     let recording = Recording::read(source, Some(Log::new(options, named)?), limits, &lines)?;
     let (lines, most) = (recording.summary.lines, most as u64);
     CliError::refuse_if(lines == 0, "the access log has no lines")?;

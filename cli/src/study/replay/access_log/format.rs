@@ -463,11 +463,9 @@ impl<'a> LogLine<'a> {
 
     /// The names of the line's fields, for messages.
     pub(super) fn has(&self) -> String {
-        if let Some(advice) = wrapped(|name| self.own(name).is_some()) {
-            return advice;
-        }
         let names: Vec<&str> = self.fields.iter().map(|(name, _)| &**name).take(20).collect();
-        format!("the line has the fields {}", names.join(", "))
+        let advice = wrapped(|name| self.own(name).is_some()).map(|advice| format!("; {advice}")).unwrap_or_default();
+        format!("the line has the fields {}{advice}", names.join(", "))
     }
 
     /// The value with the meaning of one of the tool's names: the first one that is not absent.
