@@ -7,7 +7,7 @@ use std::fmt::Display;
 use std::str::FromStr;
 use std::sync::LazyLock;
 
-use regex::{Captures, Regex};
+use regex::Regex;
 use serde_json::{Map, Value};
 
 use crate::study::bad_lines::UnreadableLine;
@@ -532,22 +532,22 @@ fn wrapped(has: impl Fn(&str) -> bool) -> Option<String> {
 
 /// A JSON text in which long integers are in quotes: as numbers, they would be rounded.
 fn with_long_numbers(line: &str) -> Cow<'_, str> {
-    static LONG: LazyLock<Regex> = LazyLock::new(|| Regex::new("[0-9]{19}").expect("a regular expression"));
-    static PARTS: LazyLock<Regex> =
-        LazyLock::new(|| Regex::new(r#""(?:[^"\\]|\\.)*"|[-+.0-9Ee]+"#).expect("a regular expression"));
-    let is_long = |part: &str| {
-        let digits = part.strip_prefix('-').unwrap_or(part);
-        digits.len() > 18 && !digits.starts_with('0') && digits.bytes().all(|byte| byte.is_ascii_digit())
-    };
-    if !LONG.is_match(line) {
+    if line.split(|c: char| !c.is_ascii_digit()).all(|digits| digits.len() < 19) {
         return line.into();
     }
-    PARTS.replace_all(
-        line,
-        |part: &Captures<'_>| {
-            if is_long(&part[0]) { format!("\"{}\"", &part[0]) } else { part[0].to_owned() }
-        },
-    )
+    let is_of_number = |c: char| c.is_ascii_digit() || matches!(c, '-' | '+' | '.' | 'e' | 'E');
+    let (mut text, mut is_escaped, mut is_quoted, mut rest) = (String::new(), false, false, line);
+    while let Some(first) = rest.chars().next() {
+        let end = if is_quoted { 0 } else { rest.find(|c| !is_of_number(c)).unwrap_or(rest.len()) };
+        let (part, after) = rest.split_at(end.max(first.len_utf8()));
+        let digits = part.strip_prefix('-').unwrap_or(part);
+        let is_long = digits.len() > 18 && !digits.starts_with('0') && digits.bytes().all(|byte| byte.is_ascii_digit());
+        text.extend(if is_long { ["\"", part, "\""] } else { ["", part, ""] });
+        is_quoted ^= first == '"' && !is_escaped;
+        is_escaped = is_quoted && first == '\\' && !is_escaped;
+        rest = after;
+    }
+    text.into()
 }
 
 /// A file in which Docker keeps the lines of a container.
