@@ -171,11 +171,14 @@ impl LogKey {
         line.field(&self.header_field).or_else(|| line.own(ALL_FORWARDED))
     }
 
-    /// The field that a request should have and this one lacks: the key or, behind proxies, the header with the client's address.
-    pub(crate) fn missing(&self, line: &LogLine<'_>, key: Option<&str>) -> Option<Box<str>> {
-        let lacks_header = self.field == CLIENT && self.has_proxies && self.reported(line).is_none();
-        let missing = if key.is_none() { Some(&self.name) } else { lacks_header.then_some(&self.header_field) };
-        missing.map(|field| field.as_str().into())
+    /// The field that requests should have: the key or, behind proxies, the header with the client's address.
+    pub(crate) fn needed(&self) -> &str {
+        if self.field == CLIENT { &self.header_field } else { &self.name }
+    }
+
+    /// Whether a request with this key lacks that field.
+    pub(crate) fn is_lacking(&self, line: &LogLine<'_>, key: Option<&str>) -> bool {
+        key.is_none() || self.field == CLIENT && self.has_proxies && self.reported(line).is_none()
     }
 
     /// The key of a client. `peer`: the address of the peer, if the log has it. `reported`: the header of the proxies, if the log
@@ -274,63 +277,44 @@ mod tests {
         LogKey::new(&"json".parse().unwrap(), &options).unwrap()
     }
 
-    fn behind(proxies: &str) -> LogKey {
-        let trusted_proxies = Some(proxies.to_owned()).filter(|text| !text.is_empty());
-        keys(LogOptions { trusted_proxies, ..LogOptions::default() })
-    }
-
     #[test]
-    fn a_peer_has_the_key_of_the_web_layer() {
-        for (peer, key) in [
-            ("203.0.113.7", "203.0.113.7"),
-            ("203.0.113.7:4711", "203.0.113.7"),
-            ("::ffff:203.0.113.7", "203.0.113.7"),
-            ("2001:db8::1", "2001:db8::/64"),
-            ("[2001:DB8::1]:443", "2001:db8::/64"),
-            ("fe80::1%eth0", "fe80::/64"),
+    fn clients_have_the_keys_of_the_web_layer() {
+        let alone = keys(LogOptions::default());
+        let wide = keys(LogOptions { ipv6_prefix: Some(48), ipv4_prefix: Some(24), ..LogOptions::default() });
+        let behind = keys(LogOptions { trusted_proxies: Some("10.0.0.0/8".to_owned()), ..LogOptions::default() });
+        for (keys, peer, reported, key) in [
+            (&alone, Some("203.0.113.7"), None, "203.0.113.7"),
+            (&alone, Some("203.0.113.7:4711"), None, "203.0.113.7"),
+            (&alone, Some("::ffff:203.0.113.7"), None, "203.0.113.7"),
+            (&alone, Some("2001:db8::1"), None, "2001:db8::/64"),
+            (&alone, Some("[2001:DB8::1]:443"), None, "2001:db8::/64"),
+            (&alone, Some("fe80::1%eth0"), None, "fe80::/64"),
+            (&alone, None, Some("203.0.113.7"), "203.0.113.7"),
+            (&wide, Some("2001:db8::1"), None, "2001:db8::/48"),
+            (&wide, Some("203.0.113.7"), None, "203.0.113.0/24"),
+            (&behind, Some("10.0.0.1"), Some("203.0.113.7"), "203.0.113.7"),
+            (&behind, Some("10.0.0.1"), Some("198.51.100.9, 203.0.113.7, 10.0.0.2"), "203.0.113.7"),
+            (&behind, Some("10.0.0.1"), Some("2001:db8::1"), "2001:db8::/64"),
+            (&behind, Some("10.0.0.1"), Some("unknown"), "unreadable"),
+            (&behind, Some("10.0.0.1"), Some(""), "10.0.0.1"),
+            (&behind, Some("192.0.2.1"), Some("203.0.113.7"), "192.0.2.1"),
+            (&behind, None, Some("203.0.113.7"), "203.0.113.7"),
+            (&behind, None, Some("198.51.100.9, 203.0.113.7, 10.0.0.2"), "203.0.113.7"),
+            (&behind, None, Some(""), ""),
+            (&behind, None, Some("unknown"), "unreadable"),
+            (&behind, None, Some("_hidden"), "unreadable"),
         ] {
-            assert_eq!(behind("").of_client(Some(peer), None).as_deref(), Ok(key), "{peer}");
+            assert_eq!(keys.of_client(peer, reported).as_deref(), Ok(key), "{peer:?} {reported:?}");
         }
         for peer in ["", "example.com:80", "Dec", "unix:", "203.0.113.1, 10.0.0.1", "203.0.113.1,"] {
-            assert!(behind("").of_client(Some(peer), None).is_err(), "{peer}");
+            assert!(alone.of_client(Some(peer), None).is_err(), "{peer}");
         }
-        let wide = keys(LogOptions { ipv6_prefix: Some(48), ipv4_prefix: Some(24), ..LogOptions::default() });
-        assert_eq!(wide.of_client(Some("2001:db8::1"), None).as_deref(), Ok("2001:db8::/48"));
-        assert_eq!(wide.of_client(Some("203.0.113.7"), None).as_deref(), Ok("203.0.113.0/24"));
-    }
-
-    #[test]
-    fn a_request_of_a_trusted_proxy_is_its_clients() {
-        let keys = behind("10.0.0.0/8");
-        for (peer, reported, key) in [
-            (Some("10.0.0.1"), "203.0.113.7", "203.0.113.7"),
-            (Some("10.0.0.1"), "198.51.100.9, 203.0.113.7, 10.0.0.2", "203.0.113.7"),
-            (Some("10.0.0.1"), "2001:db8::1", "2001:db8::/64"),
-            (Some("10.0.0.1"), "unknown", "unreadable"),
-            (Some("10.0.0.1"), "", "10.0.0.1"),
-            (Some("192.0.2.1"), "203.0.113.7", "192.0.2.1"),
-            (None, "203.0.113.7", "203.0.113.7"),
-            (None, "198.51.100.9, 203.0.113.7, 10.0.0.2", "203.0.113.7"),
-            (None, "", ""),
-            (None, "unknown", "unreadable"),
-            (None, "_hidden", "unreadable"),
-        ] {
-            assert_eq!(keys.of_client(peer, Some(reported)).as_deref(), Ok(key), "{peer:?} {reported}");
-        }
-    }
-
-    #[test]
-    fn a_header_that_is_the_only_field_of_the_client_is_an_address() {
-        for (keys, reported) in [(behind(""), "a.example"), (behind("10.0.0.0/8"), "junk, 10.0.0.1")] {
+        // A header that is the only field of the client is an address.
+        for (keys, reported) in [(&alone, "a.example"), (&behind, "junk, 10.0.0.1")] {
             let reason = keys.of_client(None, Some(reported)).unwrap_err();
             assert_eq!(reason, format!("\"{reported}\" is no address"));
         }
-    }
-
-    #[test]
-    fn a_list_of_addresses_needs_the_networks_of_the_proxies() {
-        assert_eq!(behind("").of_client(None, Some("203.0.113.7")).as_deref(), Ok("203.0.113.7"));
-        let reason = behind("").of_client(None, Some("203.0.113.7, 10.0.0.1")).unwrap_err();
+        let reason = alone.of_client(None, Some("203.0.113.7, 10.0.0.1")).unwrap_err();
         assert!(reason.contains("--trusted-proxies"), "{reason}");
     }
 }

@@ -448,22 +448,10 @@ mod tests {
         ] {
             assert_eq!(form.micros(text), Some(1_431_857_103_000_000), "{form:?} of {text}");
         }
-        for text in [
-            "",
-            "0",
-            "0.005",
-            "-5",
-            "99",
-            "yesterday",
-            "2015-05-17",
-            "2015-05-17T10:05:03",
-            "NaN",
-            "inf",
-            "1e300",
-            "2015-05-17T10:05:03+16:00",
-            "17/May/2015:10:05:03 +2400",
-            "17/May/2015:10:05:03 -1959",
-        ] {
+        let no_times = ["", "0", "0.005", "-5", "99", "yesterday", "2015-05-17", "NaN", "inf", "1e300"];
+        let no_zones = ["2015-05-17T10:05:03", "2015-05-17T10:05:03+16:00"];
+        let far_zones = ["17/May/2015:10:05:03 +2400", "17/May/2015:10:05:03 -1959"];
+        for text in no_times.iter().chain(&no_zones).chain(&far_zones) {
             assert_eq!(TimeForm::Any.micros(text), None, "{text}");
         }
     }

@@ -163,15 +163,13 @@ mod tests {
     #[test]
     fn variables_are_divided_from_the_text_between_them() {
         let column = |name: &str, after: &str| (variable_field(name), after.to_owned());
-        assert_eq!(
-            of_nginx("$host:${status}ms \\\"").unwrap().columns,
-            [column("host", ":"), column("status", "ms \"")]
-        );
-        for uri in ["$uri$is_args$args", "${uri}$is_args$args", "$uri${is_args}${query_string}"] {
-            assert_eq!(of_nginx(&format!("{uri}\\t")).unwrap().columns, [column("request_uri", "\t")], "{uri}");
-        }
-        for broken in ["$", "$-", "${status", "a$ b"] {
-            assert!(of_nginx(broken).is_err(), "{broken}");
+        for (format, columns) in [
+            ("$host:${status}ms \\\"", &[column("host", ":"), column("status", "ms \"")][..]),
+            ("$uri$is_args$args\\t", &[column("request_uri", "\t")]),
+            ("${uri}$is_args$args\\t", &[column("request_uri", "\t")]),
+            ("$uri${is_args}${query_string}\\t", &[column("request_uri", "\t")]),
+        ] {
+            assert_eq!(of_nginx(format).unwrap().columns, columns, "{format}");
         }
     }
 
@@ -186,13 +184,7 @@ mod tests {
         ] {
             assert_eq!(field_name(directive).as_deref(), Some(name), "{directive}");
         }
-        for broken in ["%", "%{Referer", "%Z", "%{soon}t"] {
-            assert!(of_apache(broken).is_err(), "{broken}");
-        }
-    }
-
-    #[test]
-    fn a_time_in_several_directives_is_one_field() {
+        // A time in several directives is one field.
         let pattern = of_apache("%h [%{%d/%b/%Y %T}t.%{msec_frac}t %{%z}t]").unwrap();
         let times: Vec<&Field> = pattern.fields().skip(1).collect();
         let [Field { kind: Kind::Time(form), .. }] = times[..] else { panic!("{pattern:?}") };
