@@ -124,20 +124,19 @@ impl<'a> BadLines<'a> {
 
 /// How lines are read.
 #[derive(Args, Clone, Debug)]
+#[command(next_help_heading = "Lines")]
 #[group(skip)]
 pub(crate) struct LineArgs {
     /// Lines that may be unreadable: a share of all lines, such as 1%, or a number of lines. The first five are shown
-    #[arg(long, help_heading = HEADING, value_name = "SHARE", default_value = "1%", value_parser = Bound::parse)]
+    #[arg(long, value_name = "SHARE", default_value = "1%", value_parser = Bound::parse)]
     pub(crate) max_bad_lines: Bound,
     /// Stop at the first line that cannot be read
-    #[arg(long, help_heading = HEADING, conflicts_with = "max_bad_lines")]
+    #[arg(long, conflicts_with = "max_bad_lines")]
     pub(crate) strict: bool,
     /// Number of lines within which lines are sorted by time; more need more memory
-    #[arg(long, help_heading = HEADING, value_name = "LINES", default_value = "250000")]
+    #[arg(long, value_name = "LINES", default_value = "250000")]
     pub(crate) sort_window: usize,
 }
-
-const HEADING: &str = "Lines";
 
 /// The most lines that may be unreadable.
 #[derive(Clone, Copy, Debug, PartialEq)]

@@ -1,5 +1,4 @@
-//! `demo` shows what the limits do, with real calls: the command, its scenes, and the stage: the schema of the demo, and its
-//! output: headings, verdicts and bars, or JSON.
+//! `demo` shows what the limits do, with real calls: its scenes, and the stage: the schema of the demo, and its output.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
@@ -30,8 +29,7 @@ pub(crate) async fn run(args: &DemoArgs, database: Database) -> Result<()> {
     let mut stage = Stage::set(running, args.json).await?;
     let shown = show(&mut stage).await;
     // The schema is dropped in any case. If both steps fail, the first error is returned.
-    let struck = stage.strike().await;
-    shown.and(struck)
+    shown.and(stage.strike().await)
 }
 
 async fn show(stage: &mut Stage) -> Result<()> {
@@ -53,7 +51,6 @@ async fn token_bucket(stage: &mut Stage) -> Result<()> {
     let limit = Limit::token_bucket(2, Duration::from_secs(1)).capacity(10);
     let limiter = stage.limiter([("requests", limit)])?;
 
-    // One call after another, slow enough to watch, until the bucket is empty.
     for call in 1..=20 {
         if stage.call(&format!("call {call}"), &limiter, ("requests", "franck")).await?.is_some() {
             break;
@@ -90,8 +87,6 @@ async fn sliding_window(stage: &mut Stage) -> Result<()> {
     Ok(())
 }
 
-const JOBS: usize = 5;
-
 /// Jobs that come all at once get reservations for later times, instead of denials.
 async fn reservation(stage: &mut Stage) -> Result<()> {
     stage.scene("Reservations", "2 jobs per second, at most 1 at once; the others wait for their reservation").await?;
@@ -100,7 +95,7 @@ async fn reservation(stage: &mut Stage) -> Result<()> {
 
     let begin = Instant::now();
     let mut waiting = Vec::new();
-    for job in 1..=JOBS {
+    for job in 1..=5 {
         let decision = limiter.limit(Item::global("jobs").reserve()).await?;
         let wait = decision.wait().unwrap_or_default();
         let (verdict, shown) = (verdict(&decision), seconds(wait));
@@ -164,7 +159,6 @@ async fn together(stage: &mut Stage) -> Result<()> {
     Ok(())
 }
 
-/// Shows the rows of the table, and the tokens that are left.
 async fn show_state(stage: &Stage, limiter: &Limiter, table: &str, step: &str, denied_by: &[Arc<str>]) -> Result<()> {
     let count = format!("SELECT count(*) FROM {table}");
     let rows: i64 = sqlx::query_scalar(AssertSqlSafe(count)).fetch_one(&stage.pool).await?;
@@ -211,8 +205,7 @@ async fn hammer(stage: &mut Stage) -> Result<()> {
     }
     let took = begin.elapsed().as_secs_f64();
 
-    let calls = TASKS * CALLS;
-    let denied = calls - allowed;
+    let (calls, denied) = (TASKS * CALLS, TASKS * CALLS - allowed);
     let exact = allowed == u64::from(ALLOWS);
     let verdict = format!("admitted {allowed}, the limit allows {ALLOWS}: {}", if exact { "exact" } else { "WRONG" });
     let [all, admitted, refused] = [calls, allowed, denied].map(grouped);
@@ -222,8 +215,6 @@ async fn hammer(stage: &mut Stage) -> Result<()> {
     if exact { Ok(()) } else { Err(CliError::failed(verdict)) }
 }
 
-const CONNECTIONS: u32 = 8;
-
 const GREEN: &str = "32";
 const YELLOW: &str = "33";
 const RED: &str = "31";
@@ -231,7 +222,6 @@ const BOLD: &str = "1";
 
 struct Stage {
     pool: PgPool,
-    /// With the demo's own schema.
     running: Running,
     server: String,
     json: bool,
@@ -240,7 +230,6 @@ struct Stage {
     progress: Progress,
 }
 
-/// A line of the output as JSON.
 #[derive(Serialize)]
 struct Shown<'a> {
     scene: u32,
@@ -251,12 +240,11 @@ struct Shown<'a> {
 }
 
 impl Stage {
-    /// Creates the schema. Its name contains the time, so it cannot collide with an existing one. (The prefix `pg_` is
-    /// reserved.)
+    /// Creates the schema. Its name has the time, so no schema has it. (The prefix `pg_` is reserved.)
     async fn set(mut running: Running, json: bool) -> Result<Self> {
         let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
         running.schema = Schema::new(&format!("limiter_demo_{}", now.as_millis())).map_err(CliError::usage)?;
-        let pool = running.pool(CONNECTIONS).await?;
+        let pool = running.pool(8).await?;
         let _progress = Progress::of("creating the tables and functions");
         Migrator::new(running.schema.clone()).run(&pool).await.map_err(CliError::failed)?;
         let version: String = sqlx::query_scalar("SHOW server_version").fetch_one(&pool).await?;
@@ -279,7 +267,6 @@ impl Stage {
         dropped.map(drop).map_err(left)
     }
 
-    /// Begins the next scene, after a pause.
     async fn scene(&mut self, title: &str, limit: &str) -> Result<()> {
         if self.scene > 0 {
             self.progress.add(1);
@@ -290,7 +277,6 @@ impl Stage {
         self.show(line, None, json!({"title": title, "limit": limit}))
     }
 
-    /// Prints the line, or the object after the numbers of the scene and the step.
     fn show(&self, line: String, step: Option<&str>, object: Value) -> Result<()> {
         output::line(if self.json { json::line(&Shown { scene: self.scene, step, object }) } else { line })
     }
@@ -322,8 +308,7 @@ fn seconds(time: Duration) -> String {
     format!("{:.3} s", time.as_micros().div_ceil(1000) as f64 / 1000.0)
 }
 
-/// A bar with two cells for each token of the limit, so that half tokens are visible, and the tokens with one decimal, rounded
-/// down.
+/// A bar with two cells for each token, so that half tokens are visible, and the tokens with one decimal, rounded down.
 fn bar(limits: &[LimitState]) -> String {
     let (tokens, capacity) = limits.first().map_or((0.0, 0.0), |limit| (limit.remaining, limit.capacity));
     let width = (capacity * 2.0).round().clamp(0.0, 60.0) as usize;

@@ -1,5 +1,4 @@
-//! Reads the lines of files of any size: plain or compressed, from a file, standard input or memory. If the beginning of a file
-//! has no lines that are records, the cause is named.
+//! Reads the lines of files of any size, plain or compressed. If the beginning of a file has no records, the cause is named.
 
 use std::fs::File;
 use std::io::{self, BufRead, BufReader, Cursor, Read, Seek};
@@ -79,7 +78,7 @@ impl Lines<'_> {
         Some(format!("{}: {found}: a crash or a copytruncate leaves them, and lines may be missing", self.name))
     }
 
-    /// Reads a line. Returns whether it was read whole; otherwise the rest was skipped.
+    /// Returns whether a line was read whole; otherwise the rest was skipped.
     fn read(&mut self) -> io::Result<bool> {
         self.buffer.clear();
         while self.reader.by_ref().take(LONGEST as u64).read_until(b'\n', &mut self.buffer)? == LONGEST
@@ -117,8 +116,7 @@ impl Source {
         Ok(Self { name: name.to_owned(), length, file })
     }
 
-    /// Begins to read the lines, and shows the position in the stored file. Another reader must not be in use. `are_events`:
-    /// each line is an event, and not a request of an access log.
+    /// Begins to read the lines: events, or the requests of an access log. Another reader must not be in use.
     pub(crate) fn lines(&self, are_events: bool, progress: &Progress) -> Result<Lines<'_>> {
         let name = self.name.as_str();
         let mut head = Vec::new();

@@ -1,5 +1,4 @@
-//! `bench` measures a server with real calls on its own rows: its measurements, the concurrent callers that make them, and the
-//! report, as `--json` prints it and as text.
+//! `bench` measures a server with real calls on its own rows: the concurrent callers, and the report, as JSON and as text.
 
 mod setup;
 
@@ -52,10 +51,9 @@ pub(crate) async fn run(args: BenchArgs, database: Database) -> Result<()> {
 }
 
 async fn bench(args: &BenchArgs, running: &Running, setup: &BenchSetup) -> Result<()> {
-    let version: String = sqlx::query_scalar("SHOW server_version").fetch_one(&setup.pool).await?;
+    let version: String = sqlx::query_scalar("SHOW server_version").fetch_one(setup.clearing.pool()).await?;
     // Without a distribution's suffix: `18.4`.
     let version = version.split(' ').next().unwrap_or_default();
-    // Whether the server was started for this run, on this machine.
     let is_private = running.private_source().is_some();
     let (schema, seconds) = (running.schema.name(), args.seconds.as_secs_f64());
     let place = if is_private { "started for this run".to_owned() } else { format!("schema {}", shown(schema, 30)) };
@@ -115,8 +113,7 @@ async fn round_trip(running: &Running, time: Duration) -> Result<Latency> {
     Ok(answers.latency())
 }
 
-/// Measures at each isolation level. The levels take turns, so that a server that becomes slower or faster affects all of
-/// them.
+/// Measures at each isolation level. The levels take turns, so that a server that becomes slower affects all of them.
 async fn measure(setup: &BenchSetup, work: Work, args: &BenchArgs, progress: &Progress) -> Result<Vec<Figures>> {
     let callers = work.callers(args.callers);
     let items: Arc<[Item]> = setup.items(work).await?.into();
@@ -217,8 +214,7 @@ impl Answers {
     }
 }
 
-/// Runs the callers until the time is up, each with its own items. Each makes its next call as soon as the last one returns.
-/// Returns how long that took in all.
+/// Runs the callers until the time is up; each makes its next call when the last one returns. Returns how long that took in all.
 async fn load<I: Iterator<Item = Item> + Send + 'static>(
     limiter: &Limiter,
     callers: u32,
@@ -266,9 +262,8 @@ struct Figures {
     callers: u32,
     keys: usize,
     decisions: u64,
-    /// The number of denials among the decisions.
     denied: u64,
-    /// The number of calls that failed without a decision.
+    /// Calls without a decision.
     errors: u64,
     #[serde(skip_serializing_if = "Option::is_none")]
     first_error: Option<String>,
@@ -279,7 +274,6 @@ struct Figures {
     retries_per_decision: f64,
 }
 
-/// Rounds to three decimals.
 fn rounded(number: f64) -> f64 {
     (number * 1000.0).round() / 1000.0
 }
@@ -305,7 +299,6 @@ fn row(title: &str, [rate, p50, p99, calls, retries]: [String; 5]) -> String {
     format!("{title:<28}{rate:>12}{p50:>9}{p99:>9}{calls:>13}{retries:>9}").trim_end().to_owned()
 }
 
-/// The text below the table, which explains the figures.
 fn meaning(is_private: bool, round_trip: Latency, measurements: &[Figures]) -> Option<String> {
     // The figures of each work at its first isolation level.
     let first = |work| measurements.iter().find(|figures| figures.work == work);

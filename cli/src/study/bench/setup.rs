@@ -6,7 +6,6 @@ use std::time::Duration;
 
 use clap::Args;
 use serde::Serialize;
-use sqlx::PgPool;
 
 use crate::database::Running;
 use crate::error::{CliError, Result};
@@ -20,16 +19,14 @@ const TO_CLEAR: Duration = Duration::from_secs(10);
 
 /// The limits that are measured. Their names are random, so their rows belong to this run only.
 pub(super) struct BenchSetup {
-    pub(super) pool: PgPool,
     /// The name of a limit that never denies. Its rows are idle immediately.
     open: String,
-    /// The name of a limit whose balance stays negative for longer than all measurements take.
+    /// The name of a limit whose balance stays negative for the time `owed`, which is longer than all measurements take.
     owing: String,
-    /// How long the balance of `owing` stays negative.
     owed: Duration,
     /// One limiter for each isolation level, with the name of the level.
     pub(super) limiters: Vec<(&'static str, Limiter)>,
-    clearing: Limiter,
+    pub(super) clearing: Limiter,
 }
 
 impl BenchSetup {
@@ -58,7 +55,7 @@ impl BenchSetup {
         config.isolation = Isolation::ReadCommitted;
         config.retry.deadline = TO_CLEAR;
         let clearing = limiter(config);
-        let setup = Self { open, owing, owed, limiters, clearing, pool };
+        let setup = Self { open, owing, owed, limiters, clearing };
         setup.forget().await?;
         Ok(setup)
     }
@@ -86,11 +83,10 @@ impl BenchSetup {
         }
         let forgotten = self.forget().await;
         self.clearing.close().await;
-        self.pool.close().await;
+        self.clearing.pool().close().await;
         forgotten.map_err(|error| CliError::failed(format!("{error}\n{}", self.left_behind())))
     }
 
-    /// The message to the user if the rows could not be removed.
     pub(super) fn left_behind(&self) -> String {
         let Self { open, owing, .. } = self;
         format!(
@@ -108,7 +104,6 @@ impl BenchSetup {
 
 const MANY: usize = 10_000;
 
-/// The calls of one measurement.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub(super) enum Work {

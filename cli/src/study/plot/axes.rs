@@ -1,5 +1,4 @@
-//! The axes of tokens and of time, and their marks. Time is divided into bars of the same length. The lengths of bars, and of the
-//! steps of an axis, are round.
+//! The axes of tokens and of time, and their marks. The lengths of bars, and of the steps of an axis, are round.
 
 use std::collections::BTreeMap;
 
@@ -14,18 +13,16 @@ use crate::text::{format_micros, grouped, plain};
 const USUAL: i64 = 150;
 const MOST_BARS: i64 = 2_000;
 
+/// Bars of the same width, in microseconds since the Unix epoch.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Bins {
-    /// The start of the first bar, in microseconds since the Unix epoch.
     pub(crate) from: i64,
-    /// The length of a bar, in microseconds.
     pub(crate) width: i64,
     pub(crate) len: usize,
 }
 
 impl Bins {
-    /// Bars from the first time to the last, aligned to multiples of their width. The default width is a round length of at
-    /// least `finest`, the resolution of the times.
+    /// Aligns bars to multiples of their width, by default a round length of at least `finest`, the resolution of the times.
     pub(crate) fn over(first: i64, last: i64, width: Option<i64>, finest: i64) -> Result<Self> {
         let span = last.saturating_sub(first).saturating_add(1);
         let usual = || if first == last { SECOND } else { round_up(((span - 1) / USUAL + 1).max(finest)) };
@@ -56,8 +53,7 @@ impl Bins {
     }
 }
 
-/// The resolution of times of this resolution and of one more: the longest of 1 s, 100 ms, 10 ms and so on that divides all of
-/// them. Shorter bars would be empty only because the times are rounded.
+/// The resolution of times of this one, and of one more. Shorter bars would be empty only because the times are rounded.
 pub(crate) const fn finer(mut unit: i64, moment: i64) -> i64 {
     while moment % unit != 0 {
         unit /= 10;
@@ -71,7 +67,6 @@ const MINUTE: i64 = 60 * SECOND;
 const HOUR: i64 = 60 * MINUTE;
 const DAY: i64 = 24 * HOUR;
 
-/// Rounds a length up to a round one.
 fn round_up(micros: i64) -> i64 {
     // 1, 2, 5, 10, 20, 50, .. times the unit.
     let decimals = |unit: i64| {
@@ -131,12 +126,10 @@ pub(super) fn short(amount: f64) -> String {
     plain((amount / unit * 1e9).round() / 1e9) + name
 }
 
-/// The format of times.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Clock {
     /// The time since 0.
     Elapsed,
-    /// The date and time in UTC.
     Utc,
 }
 

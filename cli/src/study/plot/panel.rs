@@ -20,8 +20,7 @@ pub(crate) struct Panel {
     pub(crate) calls: u64,
     /// Whether every call takes one token, so that tokens are calls.
     pub(crate) of_ones: bool,
-    /// The first, the least, the most and the last balance within each short time. They bound the number of points of a line,
-    /// however many calls there are.
+    /// The first, least, most and last balance within each short time. A line has so many points, however many calls there are.
     columns: Vec<Option<[(i64, f64); 4]>>,
 }
 
@@ -90,6 +89,11 @@ impl Panel {
 
     pub(crate) fn has_slots(&self) -> bool {
         self.limit.kind() == Kind::Concurrency
+    }
+
+    /// This value, if the panel is about slots.
+    pub(crate) fn of_slots<T>(&self, value: T) -> Option<T> {
+        self.has_slots().then_some(value)
     }
 
     /// The unit of the bars.

@@ -30,12 +30,12 @@ pub(super) struct Recording {
 /// The findings of the first pass over a recording.
 #[derive(Default)]
 pub(super) struct Summary {
-    /// The number of lines, without blank lines.
+    /// Without blank lines.
     pub(super) lines: u64,
     pub(super) calls: u64,
-    /// The number of calls with an empty key.
+    /// The calls with an empty key.
     without_key: u64,
-    /// The number of requests with an unreadable address of the client.
+    /// The requests with an unreadable address of the client.
     unreadable: u64,
     /// The first and the last time.
     pub(super) span: Option<(i64, i64)>,
@@ -43,7 +43,6 @@ pub(super) struct Summary {
     pub(super) resolution: i64,
     /// The keys that take tokens, by limit.
     buckets: BTreeMap<Arc<str>, HashSet<Arc<str>>>,
-    /// Notes on the lines, for the user.
     pub(super) notes: Vec<String>,
 }
 
@@ -72,27 +71,25 @@ impl Recording {
         summary.notes.extend(pass.lines.note());
         let what = if recording.source.length == 0 { "is empty" } else { "has no lines" };
         summary.notes.extend((summary.lines == 0).then(|| format!("{name} {what}")));
-        let (lacking, field) = &pass.lacking;
-        let lack = |number: u64| format!("{} of {} requests have no", grouped(number), grouped(summary.calls));
-        if let Some(Log { key, .. }) = recording.log.as_ref().filter(|_| *lacking > 0) {
-            let is_key = **field == *key.name;
+        if let Some(Log { key, .. }) = &recording.log {
+            let (field, all) = (key.needed(), summary.calls);
+            let is_key = field == key.name;
             let header = "--trusted-header, or with --log-format json:http_HEADER=FIELD";
             let option = if is_key { "--key" } else { header };
             let why = format_args!("{name}: no request has the field {field}: name another with {option}");
-            CliError::refuse_if(*lacking == summary.calls, why)?;
-            if !is_key {
-                summary.notes.push(format!("{} field {field}: their key is that of the peer", lack(*lacking)));
+            CliError::refuse_if(pass.lacking > 0 && pass.lacking == all, why)?;
+            let of_peer = if is_key { 0 } else { pass.lacking };
+            for (number, what) in [
+                (of_peer, format!("field {field}: their key is that of the peer")),
+                (summary.without_key, format!("{}: they share the empty key", key.name)),
+                (summary.unreadable, "readable address: they share the key unreadable".to_owned()),
+            ] {
+                let note = || format!("{} of {} requests have no {what}", grouped(number), grouped(all));
+                summary.notes.extend((number > 0).then(note));
             }
-        }
-        // Times of events that a program made up begin at 0.
-        if recording.log.is_none() && summary.span.is_some_and(|(first, _)| SECONDS.contains(&first)) {
+        } else if summary.span.is_some_and(|(first, _)| SECONDS.contains(&first)) {
+            // Times of events that a program made up begin at 0.
             summary.notes.push(format!("{name} begins in 1970: `at` counts milliseconds, and these may be seconds"));
-        }
-        if let Some(Log { key, .. }) = recording.log.as_ref().filter(|_| summary.without_key > 0) {
-            summary.notes.push(format!("{} {}: they share the empty key", lack(summary.without_key), key.name));
-        }
-        if summary.unreadable > 0 {
-            summary.notes.push(format!("{} readable address: they share the key unreadable", lack(summary.unreadable)));
         }
         drop(pass);
         recording.summary = summary;
@@ -109,8 +106,7 @@ impl Recording {
         self.log.as_ref().map_or_else(|| vec![None], |log| log.applied.iter().map(Some).collect())
     }
 
-    /// The keys that take tokens, by limit: limits of an access log in the order in which they are applied, limits of events by
-    /// their names.
+    /// The keys that take tokens, by limit: those of an access log in the order in which they are applied, others by their names.
     pub(super) fn buckets(&self) -> Vec<(Arc<str>, HashSet<Arc<str>>)> {
         let buckets = &self.summary.buckets;
         let Some(log) = &self.log else {
@@ -131,18 +127,17 @@ impl Recording {
             last: None,
             read: 0,
             is_at_end: false,
-            lacking: (0, Box::default()),
+            lacking: 0,
         })
     }
 
-    /// Parses a line. Returns its time, too.
     fn parse(&self, line: &[u8]) -> Result<(i64, Parsed), UnreadableLine> {
         if let Some(Log { format, key, .. }) = &self.log {
             let line = text_of(line);
             let line = format.parse(&line)?;
             let of_line = key.of(&line)?;
-            let missing = key.missing(&line, of_line.as_deref());
-            return Ok((line.at_micros(), Parsed::Request(of_line.unwrap_or_default().into(), missing)));
+            let is_lacking = key.is_lacking(&line, of_line.as_deref());
+            return Ok((line.at_micros(), Parsed::Request(of_line.unwrap_or_default().into(), is_lacking)));
         }
         let line = std::str::from_utf8(line).map_err(|_| "the line is not UTF-8".to_owned())?;
         let event = Event::parse(line).map_err(|reason| {
@@ -183,7 +178,7 @@ pub(super) enum Fault {
 pub(super) struct Pass<'r> {
     recording: &'r Recording,
     lines: Lines<'r>,
-    /// For an access log: the limit that is applied.
+    /// The limit that is applied to an access log.
     limit: Arc<str>,
     leases: Leases,
     /// The window: the numbers of lines and what they have, by time. Lines with the same time keep their order.
@@ -192,8 +187,8 @@ pub(super) struct Pass<'r> {
     last: Option<i64>,
     read: u64,
     is_at_end: bool,
-    /// The number of requests that lack a field which the key needs, and its name.
-    lacking: (u64, Box<str>),
+    /// The number of requests that lack the field which the key needs.
+    lacking: u64,
 }
 
 impl Pass<'_> {
@@ -238,10 +233,8 @@ impl Iterator for Pass<'_> {
         let ((at, place), (number, parsed)) = self.waiting.pop_first()?;
         self.last = Some(at);
         let (op, call) = match parsed {
-            Parsed::Request(key, missing) => {
-                if let Some(field) = missing {
-                    self.lacking = (self.lacking.0 + 1, field);
-                }
+            Parsed::Request(key, is_lacking) => {
+                self.lacking += u64::from(is_lacking);
                 (Op::Limit, Call::from((Arc::clone(&self.limit), &*key)))
             }
             Parsed::Event(event) => match call_of(*event, place, &mut self.leases, &self.recording.limits) {
@@ -278,12 +271,11 @@ impl Log {
 /// The content of a line, without its time.
 enum Parsed {
     Event(Box<Event>),
-    /// The key of a request, which needs less memory than a call, and the field that it lacks.
-    Request(Box<str>, Option<Box<str>>),
+    /// The key of a request, which needs less memory than a call, and whether it lacks the field which the key needs.
+    Request(Box<str>, bool),
 }
 
-/// The text of a line. Clients can put any bytes into a log: those that are no text are escaped as nginx and Apache do it, so that
-/// values that differ do not become equal.
+/// The text of a line. Bytes that are no text are escaped, as nginx and Apache do it, so that values that differ stay different.
 fn text_of(line: &[u8]) -> Cow<'_, str> {
     let escaped = |bytes: &[u8]| bytes.iter().map(|byte| format!("\\x{byte:02X}")).collect::<String>();
     match std::str::from_utf8(line) {

@@ -60,30 +60,24 @@ impl Tally {
                 self.reserved += u64::from(!is_denied && decision.wait().is_some());
                 for (item, state) in timed.call.items().iter().zip(decision.limits()) {
                     let bucket = (Arc::clone(&state.limit), item.key().as_str().into());
-                    self.rows.entry(bucket).or_default().add(timed.at, is_denied, state.denied);
+                    let row = self.rows.entry(bucket).or_default();
+                    row.requests += 1;
+                    // A limit neither admits nor denies a call that only another limit denies.
+                    if state.denied {
+                        row.denied += 1;
+                        row.first_denied.get_or_insert(timed.at);
+                        row.run += 1;
+                        row.longest_run = row.longest_run.max(row.run);
+                    } else if !is_denied {
+                        row.admitted += 1;
+                        row.run = 0;
+                    }
                 }
             }
         }
     }
 }
 
-impl Row {
-    /// Counts a call. If only another limit denied it, this limit neither admitted nor denied it.
-    fn add(&mut self, at: i64, denied: bool, refused: bool) {
-        self.requests += 1;
-        if refused {
-            self.denied += 1;
-            self.first_denied.get_or_insert(at);
-            self.run += 1;
-            self.longest_run = self.longest_run.max(self.run);
-        } else if !denied {
-            self.admitted += 1;
-            self.run = 0;
-        }
-    }
-}
-
-/// The most rows to print.
 const TOP: usize = 20;
 const WIDEST_KEY: usize = 46;
 
@@ -166,7 +160,6 @@ fn time(micros: i64) -> String {
 pub(super) struct Decisions {
     /// The next line to print.
     next: usize,
-    /// Decisions on lines after that one.
     waiting: BTreeMap<usize, String>,
 }
 
@@ -186,13 +179,8 @@ impl Decisions {
         self.waiting.insert(line.place, json::line(&json!({"error": "invalid_line", "message": message})));
     }
 
-    /// Prints the lines that follow the last one.
     pub(super) fn print(&mut self) -> Result<()> {
-        let next = || {
-            let text = self.waiting.remove(&self.next)?;
-            self.next += 1;
-            Some(text)
-        };
+        let next = || self.waiting.remove(&self.next).inspect(|_| self.next += 1);
         output::lines(iter::from_fn(next))
     }
 }

@@ -1,5 +1,4 @@
-//! The format of an access log, what a log collector writes before its lines, the guess for a line that has another format, and
-//! the fields of a line.
+//! The format of an access log, what a collector writes before its lines, the guess for a line of another format, and its fields.
 
 use std::collections::{HashMap, VecDeque};
 use std::fmt::Display;
@@ -20,12 +19,7 @@ use crate::study::replay::events::{Event, json_reason};
 const COMMON: &str = "$remote_addr $remote_logname $remote_user [$time_local] \"$request\" $status $body_bytes_sent";
 const HEADERS: &str = " \"$http_referer\" \"$http_user_agent\"";
 
-/// Begins the reason for a JSON object without a time.
 const NO_TIME: &str = "no field has the time";
-
-/// The names of formats, for messages.
-const NAMES: &str =
-    "common, combined, vhost, json, syslog, docker, compose, kubectl, cri, or a format string of nginx or Apache";
 
 /// The format of the lines of an access log. The default is the common or the combined format.
 #[derive(Clone, Debug)]
@@ -162,8 +156,7 @@ fn pattern(format: &str, goes_on: bool) -> Result<Pattern, String> {
     of_nginx(format)?.checked(goes_on)
 }
 
-/// Parses the name of a format, a format string of nginx or Apache, or one of them after the name of a collector, as in
-/// `syslog:combined`.
+/// Parses the name of a format, a format string of nginx or Apache, or one of them after a collector: `syslog:combined`.
 impl FromStr for LogFormat {
     type Err = String;
 
@@ -183,7 +176,12 @@ impl FromStr for LogFormat {
             _ if first == "json" => Vec::new(),
             _ if text.contains('$') => vec![pattern(text, false)?],
             _ if text.contains('%') => vec![of_apache(text)?.checked(false)?],
-            _ => return Err(format!("\"{text}\" is no format; use {NAMES}")),
+            _ => {
+                return Err(format!(
+                    "\"{text}\" is no format; use common, combined, vhost, json, syslog, docker, compose, kubectl, cri, or a format \
+                     string of nginx or Apache"
+                ));
+            }
         };
         let renamed = if patterns.is_empty() { renamed(rest)? } else { Renamed::new() };
         Ok(Self { text: text.to_owned(), collector: None, patterns, renamed })
@@ -272,7 +270,6 @@ fn is_host_name(text: &str) -> bool {
 #[derive(Debug)]
 struct Collector {
     name: &'static str,
-    /// That text.
     before: Regex,
     /// How its lines begin, for messages.
     begin: &'static str,
@@ -322,7 +319,6 @@ fn collected(line: &str) -> Option<(&'static Collector, &str)> {
 }
 
 impl Collector {
-    /// The line without the text before it.
     fn rest<'l>(&self, line: &'l str) -> Option<&'l str> {
         Some(&line[self.before.find(line)?.end()..])
     }
@@ -365,8 +361,7 @@ impl<'a> LogLine<'a> {
         self.at
     }
 
-    /// The value of a field by a name of the tool, such as `path`, or by the format's own name. `None` if the line has no such
-    /// field.
+    /// The value of a field by a name of the tool, such as `path`, or by the format's own name, if the line has the field.
     pub fn field(&self, name: &str) -> Option<&str> {
         match name {
             // Without the query.
@@ -378,10 +373,7 @@ impl<'a> LogLine<'a> {
                 self.own("request_uri").or_else(of_request).or_else(|| self.meaning(name))
             }
             "method" => self.meaning(name).or_else(|| self.request().map(|(method, _)| method)),
-            _ => self
-                .meaning(name)
-                .or_else(|| self.own(name))
-                .or_else(|| self.headers(name.strip_prefix("http_")?).next()),
+            _ => self.named(name).or_else(|| self.headers(name.strip_prefix("http_")?).next()),
         }
     }
 
@@ -398,17 +390,16 @@ impl<'a> LogLine<'a> {
         self.fields.iter().filter(move |(own, _)| is_header(own)).map(|(_, value)| &**value)
     }
 
-    /// Whether the line can be read with other values for this name.
     pub(super) fn has_other_readings(&self, name: &str) -> bool {
         any_source(name, &|own| self.ambiguous.iter().any(|field| field.name == own))
     }
 
     /// Whether the line has several values for a field that is a header of the request.
     pub(super) fn is_ambiguous(&self, name: &str) -> bool {
-        let has_field = self.renamed.contains_key(name) || self.meaning(name).or_else(|| self.own(name)).is_some();
-        let mut values =
-            name.strip_prefix("http_").filter(|_| !has_field).into_iter().flat_map(|name| self.headers(name));
-        values.next().is_some_and(|first| values.any(|other| other != first))
+        let Some(header) = name.strip_prefix("http_") else { return false };
+        let mut values = self.headers(header);
+        let has_field = self.renamed.contains_key(name) || self.named(name).is_some();
+        !has_field && values.next().is_some_and(|first| values.any(|other| other != first))
     }
 
     /// The value of a field by the format's own name.
@@ -416,10 +407,13 @@ impl<'a> LogLine<'a> {
         self.fields.iter().find(|(own, _)| own == name).map(|(_, value)| &**value)
     }
 
-    /// The names of the line's fields, for messages.
     pub(super) fn has(&self) -> String {
         let names: Vec<&str> = self.fields.iter().map(|(name, _)| &**name).take(20).collect();
         format!("the line has the fields {}", names.join(", "))
+    }
+
+    fn named(&self, name: &str) -> Option<&str> {
+        self.meaning(name).or_else(|| self.own(name))
     }
 
     /// The value with the meaning of one of the tool's names: the first one that is not absent.
@@ -437,8 +431,7 @@ impl<'a> LogLine<'a> {
         fields.into_iter().filter_map(|field| Some((field, self.own(field)?)))
     }
 
-    /// The method and the URI of `GET /path?query HTTP/1.1`. A malformed request, as port scanners send them, has no method, and
-    /// is the URI.
+    /// The method and the URI of `GET /path?query HTTP/1.1`. A malformed request, as of a port scanner, is a URI without a method.
     fn request(&self) -> Option<(&str, &str)> {
         let request = self.meaning("request")?;
         let (method, rest) = request.split_once(' ').unwrap_or(("", request));
@@ -472,7 +465,6 @@ fn fields_of(object: Map<String, Value>) -> Result<Fields<'static>, String> {
     Ok(fields)
 }
 
-/// A file in which Docker keeps the lines of a container.
 fn is_file_of_docker(line: &str) -> bool {
     line.starts_with(r#"{"log":""#) && line.contains(r#","stream":""#)
 }

@@ -13,41 +13,36 @@ use crate::study::replay::access_log::servers::field_name;
 use crate::study::replay::access_log::{LogFormat, LogLine};
 use pg_limiter::web::{ClientAddress, InvalidNetworks, KeyExtractor, PeerAddress, TrustedProxies, stored_keys};
 
-/// The name of the client's address.
 const CLIENT: &str = "remote_addr";
 
-/// How an access log is read.
 #[derive(Args, Clone, Debug, Default)]
+#[command(next_help_heading = "The access log")]
 #[group(skip)]
 pub(crate) struct LogOptions {
     /// Format of the lines: common, combined, vhost, json, json:time=FIELD,remote_addr=FIELD,.., or the format string of the
     /// server: nginx's ('$http_x_forwarded_for - $remote_user [$time_local] ..') or Apache's ('%v %h %l %u %t ..'). After the
     /// name of a collector: syslog, docker, compose, kubectl or cri, as in docker:json [default: common or combined]
-    #[arg(long, help_heading = HEADING, value_name = "FORMAT", requires = "access_log")]
+    #[arg(long, value_name = "FORMAT", requires = "access_log")]
     pub(crate) log_format: Option<LogFormat>,
     /// Field of a request to use as the key: remote_addr (the key of the client in the web layer), path, uri, user, method,
     /// status, user_agent, referer, host, or any field of the format as it is, such as '$http_x_api_key' or '%{X-Api-Key}i'
     /// [default: remote_addr]
-    #[arg(long, help_heading = HEADING, value_name = "FIELD", requires = "access_log")]
+    #[arg(long, value_name = "FIELD", requires = "access_log")]
     pub(crate) key: Option<String>,
     /// Networks of your own proxies, such as 10.0.0.0/8,192.0.2.7, as in the web layer: a request from one of them is the
     /// client's that the header of --trusted-header reports, which must be a field of the log [default: none]
-    #[arg(long, help_heading = HEADING, value_name = "NETWORKS", requires = "access_log", value_parser = networks)]
+    #[arg(long, value_name = "NETWORKS", requires = "access_log", value_parser = networks)]
     pub(crate) trusted_proxies: Option<String>,
     /// Header in which the proxies report the client's address [default: x-forwarded-for]
-    #[arg(long, help_heading = HEADING, value_name = "NAME", requires = "access_log")]
+    #[arg(long, value_name = "NAME", requires = "access_log")]
     pub(crate) trusted_header: Option<HeaderName>,
     /// Prefix length, in bits, of an IPv6 client's key [default: 64]
-    #[arg(long, help_heading = HEADING, value_name = "BITS", requires = "access_log",
-          value_parser = clap::value_parser!(u8).range(0..=128))]
+    #[arg(long, value_name = "BITS", requires = "access_log", value_parser = clap::value_parser!(u8).range(0..=128))]
     pub(crate) ipv6_prefix: Option<u8>,
     /// Prefix length, in bits, of an IPv4 client's key [default: 32]
-    #[arg(long, help_heading = HEADING, value_name = "BITS", requires = "access_log",
-          value_parser = clap::value_parser!(u8).range(0..=32))]
+    #[arg(long, value_name = "BITS", requires = "access_log", value_parser = clap::value_parser!(u8).range(0..=32))]
     pub(crate) ipv4_prefix: Option<u8>,
 }
-
-const HEADING: &str = "The access log";
 
 impl LogOptions {
     pub(crate) fn key(&self) -> &str {
@@ -59,13 +54,11 @@ fn networks(text: &str) -> Result<String, InvalidNetworks> {
     text.parse::<TrustedProxies>().map(|_| text.to_owned())
 }
 
-/// Makes the key of a request.
 #[derive(Clone, Debug)]
 pub(crate) struct LogKey {
     /// As the user writes it.
     pub(crate) name: String,
-    /// The field that is the key as it is: by a name of the tool or, after a `$`, by the format's own. [`CLIENT`] is not as it
-    /// is, but as the web layer uses it.
+    /// A name of the tool or, after a `$`, of the format. The field is the key as it is; only [`CLIENT`] is as in the web layer.
     field: String,
     client: ClientAddress,
     /// The header of the proxies, and the field that has it.
@@ -181,8 +174,7 @@ impl LogKey {
         key.is_none() || self.field == CLIENT && self.has_proxies && self.reported(line).is_none()
     }
 
-    /// The key of a client. `peer`: the address of the peer, if the log has it. `reported`: the header of the proxies, if the log
-    /// has it. Both are empty where the server had none.
+    /// The key of a client, by the address of the peer and the header of the proxies, which are empty where the server had none.
     fn of_client(&self, peer: Option<&str>, reported: Option<&str>) -> Result<String, String> {
         let no_peer = |text: &str| match text {
             "" => "the field with the client's address is empty".to_owned(),

@@ -37,7 +37,6 @@ pub(super) enum Kind {
     Text,
 }
 
-/// In the reason if a field that must be an address is none.
 pub(super) const NO_ADDRESS: &str = "is no address, as ";
 
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -61,7 +60,6 @@ pub(super) struct Pattern {
 pub(super) type Mismatch = (usize, String);
 
 impl Pattern {
-    /// Appends this text.
     pub(super) fn push_text(&mut self, text: &str) {
         self.columns.last_mut().map_or(&mut self.before, |(_, after)| after).push_str(text);
     }
@@ -99,7 +97,6 @@ impl Pattern {
         self.fields().take(place).any(|field| matches!(field.kind, Kind::Time(_)))
     }
 
-    /// Divides a line.
     pub(super) fn divide<'a>(&'a self, line: &'a str, renamed: &'a Renamed) -> Result<LogLine<'a>, Mismatch> {
         let mut readings = Readings {
             pattern: self,
@@ -249,8 +246,7 @@ impl<'a> Readings<'a> {
     }
 }
 
-/// Returns the rest of a text that begins with a literal. For a blank in the literal, the text may have several; those at the end
-/// are of the next field.
+/// The rest of a text that begins with a literal. A blank in it may be several in the text; those at its end are the next field's.
 fn after<'l>(text: &'l str, literal: &str) -> Option<&'l str> {
     let mut words = literal.split(' ');
     let rest = text.strip_prefix(words.next()?)?;
@@ -260,8 +256,7 @@ fn after<'l>(text: &'l str, literal: &str) -> Option<&'l str> {
     })
 }
 
-/// Checks the value of a field. Returns the time if this is one, or what is wrong with the value, in three parts: most readings of
-/// a line fail, and the text is made only for the one that is shown.
+/// The time, if the value is one; or what is wrong with it, in three parts: only the text of the reason that is shown is made.
 fn check<'f>(Field { name, kind }: &'f Field, value: &str) -> Result<Option<i64>, [&'f str; 3]> {
     let is_number = |text: &str| {
         let (whole, fraction) = text.split_once('.').unwrap_or((text, ""));
@@ -298,11 +293,10 @@ fn name_of(literal: &str) -> String {
     if literal == " " { "a blank".to_owned() } else { format!("'{literal}'") }
 }
 
-/// The most columns of a text in messages.
+/// Columns of a text in messages.
 const SHOWN: usize = 60;
 
-/// Returns the text before a quote, and the text from that quote on, if there is one. `\"` and `\\` are unescaped to a quote
-/// and a backslash; other escapes are kept, because their bytes may not be text.
+/// The text before a quote, and the text from it on, if there is one. Escapes but `\"` and `\\` stay: their bytes may be no text.
 fn until_quote(text: &str) -> (Cow<'_, str>, Option<&str>) {
     let mut is_escaped = false;
     let is_end = |byte: u8| {
