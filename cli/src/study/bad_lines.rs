@@ -49,12 +49,10 @@ pub(crate) struct BadLines<'a> {
     advice: Option<&'a str>,
     first: Vec<BadLine>,
     count: u64,
-    /// The number of those that have another format.
     of_other_formats: u64,
 }
 
 impl<'a> BadLines<'a> {
-    /// `name`: that of the file, for messages.
     pub(crate) const fn new(name: &'a str, args: &'a LineArgs, advice: Option<&'a str>) -> Self {
         Self { name, args, advice, first: Vec::new(), count: 0, of_other_formats: 0 }
     }
@@ -99,7 +97,6 @@ impl<'a> BadLines<'a> {
         Err(CliError::usage(reason))
     }
 
-    /// A note on the lines that were left out, if there are any.
     pub(crate) fn note(&self, all: u64) -> Option<String> {
         let (bad, all) = (grouped(self.count), grouped(all));
         let mut note = format!("{}: {bad} of {all} lines cannot be read and are left out:", self.name);
@@ -122,7 +119,6 @@ impl<'a> BadLines<'a> {
     }
 }
 
-/// How lines are read.
 #[derive(Args, Clone, Debug)]
 #[command(next_help_heading = "Lines")]
 #[group(skip)]
@@ -138,7 +134,6 @@ pub(crate) struct LineArgs {
     pub(crate) sort_window: usize,
 }
 
-/// The most lines that may be unreadable.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(crate) enum Bound {
     Percent(f64),

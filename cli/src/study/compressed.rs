@@ -56,7 +56,6 @@ pub(super) fn piped(message: &str, pipe: &str) -> String {
 
 struct Decompressed<'s> {
     reader: Box<dyn Read + Send + 's>,
-    /// The message for a damaged file.
     damage: String,
 }
 

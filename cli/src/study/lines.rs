@@ -71,7 +71,6 @@ impl Lines<'_> {
         }
     }
 
-    /// A note on the NUL bytes, if there are any.
     pub(crate) fn note(&self) -> Option<String> {
         let (line, count) = self.nuls?;
         let found = format!("{} NUL bytes are left out, the first ones in line {line}", grouped(count));
@@ -242,22 +241,12 @@ mod tests {
             let cause = of_record(head, true).unwrap_or_default();
             assert!(cause.contains(words), "{head:?}: {cause}");
         }
-        for head in [
-            "",
-            "{\"at\": 1}\n",
-            "::1 - - [",
-            "example.com:80 ::1 - -",
-            "[17/May/2015:10:05:03 +0000] ::1",
-            "hello",
-            "nginx: [warn] reopened\n::1 - - [",
-            "{\n::1 - - [",
-            "[{\"x\": 1}\n::1 - - [",
-            "unix: - - [\nunix: - - [",
-            "unix: - - [",
-            "ip: ::1 t: [1] a\nip: ::1 t: [2] a",
-            "INFO:     ::1:54321 - \"GET / HTTP/1.1\" 200 OK",
-            "INFO:     ::1 - \"GET\nWARNING:  invalid",
-        ] {
+        let plain =
+            ["", "::1 - - [", "{\"at\": 1}\n", "example.com:80 ::1 - -", "[17/May/2015:10:05:03 +0000] ::1", "hello"];
+        let odd = ["nginx: [warn] reopened\n::1 - - [", "{\n::1 - - [", "[{\"x\": 1}\n::1 - - ["];
+        let alike = ["unix: - - [\nunix: - - [", "unix: - - [", "ip: ::1 t: [1] a\nip: ::1 t: [2] a"];
+        let levels = ["INFO:     ::1:54321 - \"GET / HTTP/1.1\" 200 OK", "INFO:     ::1 - \"GET\nWARNING:  invalid"];
+        for head in [&plain[..], &odd, &alike, &levels].concat() {
             assert_eq!(of_record(head, true), None, "{head:?}");
         }
     }

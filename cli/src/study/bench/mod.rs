@@ -2,9 +2,9 @@
 
 mod setup;
 
-use std::iter;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
+use std::{iter, slice};
 
 use fastrand::Rng;
 use hdrhistogram::Histogram;
@@ -65,18 +65,17 @@ async fn bench(args: &BenchArgs, running: &Running, setup: &BenchSetup) -> Resul
         String::new(),
         row("", ["decisions/s", "p50 ms", "p99 ms", "calls/batch", "retries"].map(str::to_owned)),
     ])?;
-    let progress =
-        Progress::parts("measuring the round trip", 1 + Work::ALL.len() * setup.limiters.len() * TURNS as usize);
+    let works = Work::all(args.callers);
+    let progress = Progress::parts("measuring the round trip", 1 + works.len() * setup.limiters.len() * TURNS as usize);
     let round_trip = round_trip(running, args.seconds).await?;
     progress.add(1);
     let [p50, p99] = [round_trip.p50_ms, round_trip.p99_ms].map(|time| format!("{time:.3}"));
     show(&[row("SELECT 1 (round trip)", [String::new(), p50, p99, String::new(), String::new()])])?;
     let mut measurements = Vec::new();
-    for work in Work::ALL {
-        let title = work.title(work.callers(args.callers));
-        progress.now(format!("measuring {title}"));
-        show(&[title])?;
-        let figures = measure(setup, work, args, &progress).await?;
+    for work in works {
+        progress.now(format!("measuring {}", work.title));
+        show(slice::from_ref(&work.title))?;
+        let figures = measure(setup, &work, args.seconds, &progress).await?;
         show(&figures.iter().flat_map(rows).collect::<Vec<_>>())?;
         measurements.extend(figures);
     }
@@ -114,8 +113,7 @@ async fn round_trip(running: &Running, time: Duration) -> Result<Latency> {
 }
 
 /// Measures at each isolation level. The levels take turns, so that a server that becomes slower affects all of them.
-async fn measure(setup: &BenchSetup, work: Work, args: &BenchArgs, progress: &Progress) -> Result<Vec<Figures>> {
-    let callers = work.callers(args.callers);
+async fn measure(setup: &BenchSetup, work: &Work, time: Duration, progress: &Progress) -> Result<Vec<Figures>> {
     let items: Arc<[Item]> = setup.items(work).await?.into();
     if let Some((_, limiter)) = setup.limiters.first() {
         // One call for each item creates its row. Errors are ignored, because the measurement reports them.
@@ -125,21 +123,20 @@ async fn measure(setup: &BenchSetup, work: Work, args: &BenchArgs, progress: &Pr
         };
         load(limiter, WALKERS, share, WALK, &Arc::default()).await?;
     }
-    // All items are equally likely.
     let random = |_| {
         let (items, mut dice) = (Arc::clone(&items), Rng::new());
         iter::repeat_with(move || items[dice.usize(..items.len())].clone())
     };
     let mut series = Vec::new();
     for (isolation, limiter) in &setup.limiters {
-        load(limiter, callers, random, WARM_UP.min(args.seconds / 4), &Arc::default()).await?;
+        load(limiter, work.callers, random, WARM_UP.min(time / 4), &Arc::default()).await?;
         // With the limiter's counts before the first turn.
         let answers = Arc::<Mutex<Answers>>::default();
         series.push((*isolation, limiter, answers, Duration::ZERO, limiter.batches(), limiter.retries()));
     }
     for _ in 0..TURNS {
         for (_, limiter, answers, took, ..) in &mut series {
-            *took += load(limiter, callers, random, args.seconds / TURNS, answers).await?;
+            *took += load(limiter, work.callers, random, time / TURNS, answers).await?;
             progress.add(1);
         }
     }
@@ -148,14 +145,12 @@ async fn measure(setup: &BenchSetup, work: Work, args: &BenchArgs, progress: &Pr
         let decisions = answers.times.len();
         if decisions == 0 {
             let why = answers.first_error.as_deref().unwrap_or_default();
-            return Err(CliError::failed(format!("{}: every call failed: {why}", work.title(callers))));
+            return Err(CliError::failed(format!("{}: every call failed: {why}", work.title)));
         }
         let (batches, retries) = (limiter.batches() - batches, limiter.retries() - retries);
         Ok(Figures {
             isolation,
-            work,
-            callers,
-            keys: work.keys(),
+            work: work.clone(),
             decisions,
             denied: answers.denied,
             errors: answers.errors,
@@ -258,9 +253,8 @@ struct Latency {
 #[derive(Serialize)]
 struct Figures {
     isolation: &'static str,
+    #[serde(flatten)]
     work: Work,
-    callers: u32,
-    keys: usize,
     decisions: u64,
     denied: u64,
     /// Calls without a decision.
@@ -301,9 +295,8 @@ fn row(title: &str, [rate, p50, p99, calls, retries]: [String; 5]) -> String {
 
 fn meaning(is_private: bool, round_trip: Latency, measurements: &[Figures]) -> Option<String> {
     // The figures of each work at its first isolation level.
-    let first = |work| measurements.iter().find(|figures| figures.work == work);
-    let figures: Vec<&Figures> = Work::ALL.into_iter().filter_map(first).collect();
-    let [lone, hot, many, denied] = figures[..] else { return None };
+    let figures = measurements.chunk_by(|one, next| one.work.name == next.work.name).map(|levels| &levels[0]);
+    let [lone, hot, many, denied] = figures.collect::<Vec<_>>()[..] else { return None };
     let [hot, many, denied] = [hot, many, denied].map(|figures| about(figures.decisions_per_second));
     let took = lone.latency.p50_ms;
     let way = round_trip.p50_ms.min(took);

@@ -10,7 +10,7 @@ use serde::Serialize;
 use crate::database::Running;
 use crate::error::{CliError, Result};
 use crate::output::Progress;
-use crate::text::{grouped, many};
+use crate::text::many;
 use pg_limiter::{Durability, Isolation, Item, Limit, Limiter, LimiterConfig, Limits};
 
 /// How much longer than planned the measurements may take. Soon after that, the rows of a killed run are idle.
@@ -24,7 +24,6 @@ pub(super) struct BenchSetup {
     /// The name of a limit whose balance stays negative for the time `owed`, which is longer than all measurements take.
     owing: String,
     owed: Duration,
-    /// One limiter for each isolation level, with the name of the level.
     pub(super) limiters: Vec<(&'static str, Limiter)>,
     pub(super) clearing: Limiter,
 }
@@ -61,12 +60,13 @@ impl BenchSetup {
     }
 
     /// Returns an item for each key of this work, after setting their balances up for it.
-    pub(super) async fn items(&self, work: Work) -> Result<Vec<Item>> {
-        let limit: Arc<str> = if work == Work::AllDenied { &*self.owing } else { &*self.open }.into();
+    pub(super) async fn items(&self, work: &Work) -> Result<Vec<Item>> {
+        let is_denied = work.name == DENIED;
+        let limit: Arc<str> = if is_denied { &*self.owing } else { &*self.open }.into();
         // Each kind of work has its own keys.
-        let item = |nth: usize| Item::new(Arc::clone(&limit), format!("{work:?} {nth}"));
-        let items: Vec<Item> = (0..work.keys()).map(item).collect();
-        if work == Work::AllDenied {
+        let item = |nth: usize| Item::new(Arc::clone(&limit), format!("{} {nth}", work.name));
+        let items: Vec<Item> = (0..work.keys).map(item).collect();
+        if is_denied {
             self.clearing.reset_all_keys(&self.owing).await?;
             for item in items.iter().cloned() {
                 self.clearing.charge(item.count(self.owed.as_secs_f64())).await?;
@@ -102,36 +102,30 @@ impl BenchSetup {
     }
 }
 
-const MANY: usize = 10_000;
-
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
-#[serde(rename_all = "kebab-case")]
-pub(super) enum Work {
-    LoneCaller,
-    OneKey,
-    ManyKeys,
-    AllDenied,
+/// The calls of one measurement.
+#[derive(Clone, Serialize)]
+pub(super) struct Work {
+    #[serde(rename = "work")]
+    pub(super) name: &'static str,
+    pub(super) callers: u32,
+    pub(super) keys: usize,
+    #[serde(skip)]
+    pub(super) title: String,
 }
 
+const DENIED: &str = "all-denied";
+
 impl Work {
-    pub(super) const ALL: [Self; 4] = [Self::LoneCaller, Self::OneKey, Self::ManyKeys, Self::AllDenied];
-
-    pub(super) const fn callers(self, callers: u32) -> u32 {
-        if matches!(self, Self::LoneCaller) { 1 } else { callers }
-    }
-
-    pub(super) const fn keys(self) -> usize {
-        if matches!(self, Self::ManyKeys) { MANY } else { 1 }
-    }
-
-    pub(super) fn title(self, callers: u32) -> String {
-        let callers = many(callers.into(), "caller");
-        match self {
-            Self::LoneCaller => "a lone caller".to_owned(),
-            Self::OneKey => format!("{callers}, one key"),
-            Self::ManyKeys => format!("{callers}, {} keys", grouped(MANY as u64)),
-            Self::AllDenied => format!("{callers}, all denied"),
-        }
+    /// All measurements with so many callers.
+    pub(super) fn all(callers: u32) -> [Self; 4] {
+        let work = |name, callers, keys, title| Self { name, callers, keys, title };
+        let many = many(callers.into(), "caller");
+        [
+            work("lone-caller", 1, 1, "a lone caller".to_owned()),
+            work("one-key", callers, 1, format!("{many}, one key")),
+            work("many-keys", callers, 10_000, format!("{many}, 10,000 keys")),
+            work(DENIED, callers, 1, format!("{many}, all denied")),
+        ]
     }
 }
 

@@ -36,7 +36,6 @@ impl Bins {
         Ok(Self { from, width, len: usize::try_from(len).unwrap_or(1) })
     }
 
-    /// The index of the bar that contains a time.
     pub(crate) fn place(&self, at: i64) -> usize {
         let place = at.saturating_sub(self.from).div_euclid(self.width);
         usize::try_from(place).unwrap_or_default().min(self.len - 1)
@@ -133,7 +132,6 @@ pub(crate) enum Clock {
     Utc,
 }
 
-/// The title below the axis, and the marked times.
 pub(super) struct TimeAxis {
     pub(super) title: String,
     pub(super) marks: BTreeMap<i64, String>,
@@ -148,20 +146,17 @@ impl TimeAxis {
     pub(super) fn new(clock: Clock, bins: Bins) -> Self {
         let (from, to) = (bins.from, bins.end());
         let step = round_up(to.saturating_sub(from) / MOST);
-        if clock == Clock::Elapsed {
-            let (unit, name) = unit(step);
-            let marks = multiples(from, to, step).map(|at| (at, plain(at as f64 / unit as f64)));
-            return Self { title: format!("time ({name})"), marks: marks.collect() };
-        }
-        let mut title = "time (UTC)".to_owned();
-        if step > LONGEST_STEP {
-            return Self { title, marks: months(from, to) };
-        }
-        title += &match (date_time(from).date(), date_time(to.saturating_sub(1)).date()) {
-            (first, last) if first == last => format!(" on {first}"),
-            (first, last) => format!(" from {first} to {last}"),
+        let (title, marks) = match (clock, [from, to.saturating_sub(1)].map(|at| date_time(at).date())) {
+            (Clock::Elapsed, _) => {
+                let (unit, name) = unit(step);
+                let marks = multiples(from, to, step).map(|at| (at, plain(at as f64 / unit as f64)));
+                (format!("time ({name})"), marks.collect())
+            }
+            (Clock::Utc, _) if step > LONGEST_STEP => ("time (UTC)".to_owned(), months(from, to)),
+            (Clock::Utc, [first, last]) if first == last => (format!("time (UTC) on {first}"), times(from, to, step)),
+            (Clock::Utc, [first, last]) => (format!("time (UTC) from {first} to {last}"), times(from, to, step)),
         };
-        Self { title, marks: times(from, to, step) }
+        Self { title, marks }
     }
 }
 

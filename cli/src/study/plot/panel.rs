@@ -105,7 +105,6 @@ impl Panel {
         }
     }
 
-    /// The name of the line below the bars.
     pub(super) fn balance_name(&self) -> &'static str {
         if self.has_slots() { "free slots" } else { "balance" }
     }
@@ -126,7 +125,6 @@ pub(crate) struct Bar {
     pub(crate) denied_elsewhere: f64,
 }
 
-/// Selects a part of a bar.
 type BarPart = fn(&mut Bar) -> &mut f64;
 
 impl Bar {

@@ -95,7 +95,6 @@ impl Picture {
         area.present()
     }
 
-    /// Draws a legend of what the picture has.
     fn draw_legend<B: DrawingBackend>(&self, area: &Area<B>) -> Drawn<B> {
         const MIDDLE: i32 = 88;
         let any = |part: Tokens| self.panels.iter().flat_map(|panel| &panel.bars).any(|bar| part(bar) > 0.0);
@@ -198,7 +197,6 @@ fn text_style(size: f64, horizontal: HPos, vertical: VPos) -> TextStyle<'static>
 
 type Tokens = fn(&Bar) -> f64;
 
-/// The charts of a panel.
 struct Strip<'a, B: DrawingBackend> {
     area: &'a Area<B>,
     panel: &'a Panel,

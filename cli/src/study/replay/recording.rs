@@ -33,9 +33,7 @@ pub(super) struct Summary {
     /// Without blank lines.
     pub(super) lines: u64,
     pub(super) calls: u64,
-    /// The calls with an empty key.
     without_key: u64,
-    /// The requests with an unreadable address of the client.
     unreadable: u64,
     /// The first and the last time.
     pub(super) span: Option<(i64, i64)>,
@@ -126,7 +124,6 @@ impl Recording {
             waiting: BTreeMap::new(),
             last: None,
             read: 0,
-            is_at_end: false,
             lacking: 0,
         })
     }
@@ -135,9 +132,8 @@ impl Recording {
         if let Some(Log { format, key, .. }) = &self.log {
             let line = text_of(line);
             let line = format.parse(&line)?;
-            let of_line = key.of(&line)?;
-            let is_lacking = key.is_lacking(&line, of_line.as_deref());
-            return Ok((line.at_micros(), Parsed::Request(of_line.unwrap_or_default().into(), is_lacking)));
+            let (key, is_lacking) = key.of(&line)?;
+            return Ok((line.at_micros(), Parsed::Request(key.into(), is_lacking)));
         }
         let line = std::str::from_utf8(line).map_err(|_| "the line is not UTF-8".to_owned())?;
         let event = Event::parse(line).map_err(|reason| {
@@ -183,20 +179,16 @@ pub(super) struct Pass<'r> {
     leases: Leases,
     /// The window: the numbers of lines and what they have, by time. Lines with the same time keep their order.
     waiting: BTreeMap<(i64, usize), (usize, Parsed)>,
-    /// The time of the last call.
     last: Option<i64>,
     read: u64,
-    is_at_end: bool,
     /// The number of requests that lack the field which the key needs.
     lacking: u64,
 }
 
 impl Pass<'_> {
-    fn read_line(&mut self) -> Result<(), Fault> {
-        // Also after an error.
-        self.is_at_end = true;
-        let Some((number, bytes)) = self.lines.next().map_err(Fault::End)? else { return Ok(()) };
-        self.is_at_end = false;
+    /// Returns whether there was a line.
+    fn read_line(&mut self) -> Result<bool, Fault> {
+        let Some((number, bytes)) = self.lines.next().map_err(Fault::End)? else { return Ok(false) };
         let place = usize::try_from(self.read).unwrap_or(usize::MAX);
         self.read += 1;
         let with_hint = |reason: &str, hint| UnreadableLine { hint: Some(hint), ..reason.to_owned().into() };
@@ -217,7 +209,7 @@ impl Pass<'_> {
             return Err(bad(with_hint(&reason, hint)));
         }
         self.waiting.insert((at, place), (number, parsed));
-        Ok(())
+        Ok(true)
     }
 }
 
@@ -225,9 +217,11 @@ impl Iterator for Pass<'_> {
     type Item = Result<Timed<Purpose>, Fault>;
 
     fn next(&mut self) -> Option<Self::Item> {
-        while !self.is_at_end && self.waiting.len() <= self.recording.window {
-            if let Err(fault) = self.read_line() {
-                return Some(Err(fault));
+        while self.waiting.len() <= self.recording.window {
+            match self.read_line() {
+                Ok(true) => {}
+                Ok(false) => break,
+                Err(fault) => return Some(Err(fault)),
             }
         }
         let ((at, place), (number, parsed)) = self.waiting.pop_first()?;
@@ -246,13 +240,11 @@ impl Iterator for Pass<'_> {
     }
 }
 
-/// How the lines of an access log are read.
 pub(super) struct Log {
     format: LogFormat,
     key: LogKey,
     /// Advice for lines that do not have the format.
     advice: &'static str,
-    /// The limits to apply, each alone.
     applied: Vec<Arc<str>>,
 }
 

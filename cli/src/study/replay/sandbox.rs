@@ -73,7 +73,6 @@ pub(crate) struct Timed<T> {
     pub(crate) tag: T,
 }
 
-/// Why the database is asked.
 pub(super) enum Purpose {
     /// The call of a line.
     Line(usize),

@@ -23,7 +23,6 @@ struct Row {
     admitted: u64,
     denied: u64,
     first_denied: Option<i64>,
-    /// The most denials in a row.
     longest_run: u64,
     run: u64,
 }
@@ -81,8 +80,7 @@ impl Tally {
 const TOP: usize = 20;
 const WIDEST_KEY: usize = 46;
 
-/// `by`: the field that is the key of an access log. `None` for events, which contain their limits and keys. `span`: the first and
-/// the last time.
+/// `by`: the field that is the key of an access log; events have their limits and keys. `span`: the first and the last time.
 pub(super) fn table(tally: &Tally, by: Option<&str>, span: Option<(i64, i64)>) -> Vec<String> {
     let mut lines = Vec::new();
     let mut rows: Vec<(&Bucket, &Row)> = tally.rows.iter().filter(|(_, row)| row.denied > 0).collect();
@@ -158,7 +156,6 @@ fn time(micros: i64) -> String {
 /// Prints the decision on each line as JSON, in the order of the lines.
 #[derive(Default)]
 pub(super) struct Decisions {
-    /// The next line to print.
     next: usize,
     waiting: BTreeMap<usize, String>,
 }

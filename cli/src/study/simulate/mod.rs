@@ -36,7 +36,6 @@ enum Step {
 /// Questions by time, the next first.
 type Steps = BinaryHeap<Reverse<(i64, Step)>>;
 
-/// The limits, and the calls that each of them is offered.
 struct Prepared<'a> {
     args: &'a SimulateArgs,
     named: Vec<(Arc<str>, Limit)>,
@@ -70,7 +69,6 @@ impl<'a> Prepared<'a> {
         Item::new(name, self.args.key.as_str())
     }
 
-    /// A call, which takes slots under this lease.
     fn call(&self, name: &str, lease: Option<LeaseId>) -> Call {
         let args = self.args;
         let call = Call::from(self.item(name).count(args.count).leave(args.leave.unwrap_or_default()));
@@ -88,7 +86,6 @@ impl<'a> Prepared<'a> {
         Ok(simulated)
     }
 
-    /// Makes the calls to one of the limits. The database decides each of them.
     async fn play(&self, mut panel: Panel, sandbox: &mut Sandbox, progress: &Progress) -> Result<Simulated> {
         let Self { args, limits, times, traffic, .. } = self;
         let (name, limit) = (Arc::clone(&panel.name), panel.limit);

@@ -182,18 +182,16 @@ pub(super) struct Pace {
     per: i64,
 }
 
-/// Traffic from time 0 on. Lengths are in microseconds.
+/// Traffic from time 0 on. Lengths are in microseconds; `burst`, a number of calls, `pause` and `hold` are averages.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(super) struct Traffic {
     shape: Shape,
     /// The average rate; for bursts, the rate within a burst.
     pace: Pace,
     pub(super) length: i64,
-    /// The average number of calls in a burst.
     burst: f64,
-    /// The average pause between bursts.
     pause: i64,
-    /// How long calls hold slots, on average.
+    /// How long calls hold slots.
     hold: Option<i64>,
     seed: u64,
 }
@@ -305,14 +303,10 @@ mod tests {
     }
 
     #[test]
-    fn constant_traffic_is_evenly_spaced() {
+    fn constant_traffic_is_even_and_random_traffic_has_its_mean_and_its_spread() {
         let times = traffic(Shape::Constant, 1).times();
         assert_eq!((times.len(), times[0], times[49_999]), (50_000, 0, 999_980_000));
         assert!(times.windows(2).all(|pair| pair[1] - pair[0] == 20_000));
-    }
-
-    #[test]
-    fn random_traffic_has_the_mean_and_the_spread_of_its_kind() {
         for seed in 1..=5 {
             let times = traffic(Shape::Poisson, seed).times();
             // Within six standard deviations of a Poisson distribution with this mean.

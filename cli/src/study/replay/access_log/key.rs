@@ -119,8 +119,8 @@ impl LogKey {
         Err(CliError::usage(format!("--key {name}: the log format has no such field; it has {}", all.join(", "))))
     }
 
-    /// The key of a request, or `None` if the line has no such field. Returns the reason if the field is no key.
-    pub(crate) fn of(&self, line: &LogLine<'_>) -> Result<Option<String>, String> {
+    /// The key of a request, and whether the request lacks the needed field. Returns the reason if the field is no key.
+    pub(crate) fn of(&self, line: &LogLine<'_>) -> Result<(String, bool), String> {
         let field = if self.field == CLIENT { &self.header_field } else { &self.field };
         if line.is_ambiguous(field) {
             return Err(format!(
@@ -141,17 +141,17 @@ impl LogKey {
             ));
         }
         if self.field != CLIENT {
-            return Ok(value.map(stored));
+            return Ok((value.map(stored).unwrap_or_default(), value.is_none()));
         }
         let peer = line.field(CLIENT);
-        let reported = self.reported(line);
+        let reported = line.field(&self.header_field).or_else(|| line.own(ALL_FORWARDED));
         if peer.is_none() && (reported.is_none() || line.renamed.contains_key(CLIENT)) {
             return Err(format!(
                 "no field has the client's address: name it with --log-format json:remote_addr=FIELD; {}",
                 line.has()
             ));
         }
-        self.of_client(peer, reported).map(Some)
+        Ok((self.of_client(peer, reported)?, self.has_proxies && reported.is_none()))
     }
 
     /// Whether this is the key that clients with an unreadable address share.
@@ -159,19 +159,9 @@ impl LogKey {
         self.field == CLIENT && key == UNREADABLE
     }
 
-    /// The header of the proxies. `None` if the line has no such field.
-    fn reported<'l>(&self, line: &'l LogLine<'_>) -> Option<&'l str> {
-        line.field(&self.header_field).or_else(|| line.own(ALL_FORWARDED))
-    }
-
     /// The field that requests should have: the key or, behind proxies, the header with the client's address.
     pub(crate) fn needed(&self) -> &str {
         if self.field == CLIENT { &self.header_field } else { &self.name }
-    }
-
-    /// Whether a request with this key lacks that field.
-    pub(crate) fn is_lacking(&self, line: &LogLine<'_>, key: Option<&str>) -> bool {
-        key.is_none() || self.field == CLIENT && self.has_proxies && self.reported(line).is_none()
     }
 
     /// The key of a client, by the address of the peer and the header of the proxies, which are empty where the server had none.

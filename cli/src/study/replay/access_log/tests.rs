@@ -13,8 +13,8 @@ fn options(key: &str) -> LogOptions {
 fn read(text: &str, options: &LogOptions, line: &str) -> Result<(i64, Option<String>), String> {
     let format: LogFormat = text.parse().expect(text);
     let line = format.parse(line).map_err(|unreadable| unreadable.to_string())?;
-    let key = LogKey::new(&format, options).expect(text).of(&line)?;
-    Ok((line.at_micros(), key))
+    let (key, is_lacking) = LogKey::new(&format, options).expect(text).of(&line)?;
+    Ok((line.at_micros(), (!is_lacking).then_some(key)))
 }
 
 /// The formats of the servers' documentation, each with a line and the key of its client.
