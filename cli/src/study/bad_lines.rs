@@ -1,7 +1,6 @@
 //! Counts the lines of a file that cannot be read, and shows the first ones, up to a bound.
 
 use std::collections::HashSet;
-use std::fmt::{self, Display, Formatter};
 
 use clap::Args;
 
@@ -12,7 +11,7 @@ const SHOWN: usize = 5;
 /// If so many lines are read and none is readable, the rest is not tried.
 const HOPELESS: u64 = 1_000;
 
-/// Why a line cannot be read.
+/// A line that cannot be read, and why.
 #[derive(Clone, Debug, Default, PartialEq, Eq, thiserror::Error)]
 #[error("{reason}{}", hint.as_ref().map(|hint| format!("; {hint}")).unwrap_or_default())]
 pub struct UnreadableLine {
@@ -24,6 +23,10 @@ pub struct UnreadableLine {
     pub is_other_format: bool,
     /// Whether the line does not have the fields of the format, which may be the wrong one.
     pub misses_format: bool,
+    /// Its place among the lines that are not blank.
+    pub(crate) place: usize,
+    /// Its number in the file.
+    pub(crate) number: usize,
 }
 
 impl From<String> for UnreadableLine {
@@ -32,22 +35,13 @@ impl From<String> for UnreadableLine {
     }
 }
 
-#[derive(Clone, Debug)]
-pub(crate) struct BadLine {
-    /// Its place among the lines that are not blank.
-    pub(crate) place: usize,
-    /// The number of the line in the file.
-    pub(crate) number: usize,
-    pub(crate) why: UnreadableLine,
-}
-
 /// Counts unreadable lines, and ends the run if there are too many.
 pub(crate) struct BadLines<'a> {
     name: &'a str,
     args: &'a LineArgs,
     /// Advice for lines that have no hint.
     advice: Option<&'a str>,
-    first: Vec<BadLine>,
+    first: Vec<UnreadableLine>,
     count: u64,
     of_other_formats: u64,
 }
@@ -58,14 +52,14 @@ impl<'a> BadLines<'a> {
     }
 
     /// Counts a line. `read`: the number of lines that were read, with this one.
-    pub(crate) fn add(&mut self, mut line: BadLine, read: u64) -> Result<()> {
-        line.why.reason = one_line(&line.why.reason); // It quotes the line, which may have line breaks as JSON has them.
-        line.why.hint = line.why.hint.as_deref().map(one_line);
+    pub(crate) fn add(&mut self, mut line: UnreadableLine, read: u64) -> Result<()> {
+        line.reason = one_line(&line.reason); // It quotes the line, which may have line breaks as JSON has them.
+        line.hint = line.hint.as_deref().map(one_line);
         if self.args.strict {
             return Err(CliError::usage(self.of(&line)));
         }
         self.count += 1;
-        self.of_other_formats += u64::from(line.why.is_other_format);
+        self.of_other_formats += u64::from(line.is_other_format);
         if self.first.len() < SHOWN {
             self.first.push(line);
         }
@@ -81,7 +75,11 @@ impl<'a> BadLines<'a> {
         if self.args.max_bad_lines.allows(self.count, all) {
             return Ok(());
         }
-        let (first, allowed) = (self.of(first), self.args.max_bad_lines);
+        let allowed = match self.args.max_bad_lines {
+            Bound::Percent(percent) => format!("{percent}%"),
+            Bound::Lines(lines) => lines.to_string(),
+        };
+        let first = self.of(first);
         let (bad, lines, share) = (grouped(self.count), grouped(all), percent_of(self.count as f64, all as f64));
         let mut reason =
             format!("{first}\n{bad} of {lines} lines cannot be read ({share} %), and --max-bad-lines allows {allowed}");
@@ -101,9 +99,9 @@ impl<'a> BadLines<'a> {
         let (bad, all) = (grouped(self.count), grouped(all));
         let mut note = format!("{}: {bad} of {all} lines cannot be read and are left out:", self.name);
         let mut hints = HashSet::new();
-        for BadLine { number, why, .. } in &self.first {
-            let why = if hints.insert(&why.hint) { why.to_string() } else { why.reason.clone() };
-            note.push_str(&format!("\n  line {number}: {why}"));
+        for line in &self.first {
+            let why = if hints.insert(&line.hint) { line.to_string() } else { line.reason.clone() };
+            note.push_str(&format!("\n  line {}: {why}", line.number));
         }
         let more = self.count.saturating_sub(self.first.len() as u64);
         if more > 0 {
@@ -112,10 +110,10 @@ impl<'a> BadLines<'a> {
         (self.count > 0).then_some(note)
     }
 
-    fn of(&self, line: &BadLine) -> String {
-        let lacks_advice = line.why.hint.is_none() && line.why.misses_format;
+    fn of(&self, line: &UnreadableLine) -> String {
+        let lacks_advice = line.hint.is_none() && line.misses_format;
         let advice = self.advice.filter(|_| lacks_advice).map(|advice| format!("; {advice}")).unwrap_or_default();
-        format!("{}, line {}: {}{advice}", self.name, line.number, line.why)
+        format!("{}, line {}: {line}{advice}", self.name, line.number)
     }
 }
 
@@ -154,15 +152,6 @@ impl Bound {
         match self {
             Self::Percent(percent) => bad as f64 * 100.0 <= percent * all as f64,
             Self::Lines(most) => bad <= most,
-        }
-    }
-}
-
-impl Display for Bound {
-    fn fmt(&self, f: &mut Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Percent(percent) => write!(f, "{percent}%"),
-            Self::Lines(lines) => write!(f, "{lines}"),
         }
     }
 }

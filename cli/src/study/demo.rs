@@ -47,10 +47,9 @@ async fn show(stage: &mut Stage) -> Result<()> {
 
 /// A bucket of tokens for each user, which refills continuously, as in F. Pachot's article on rate limiting in YugabyteDB.
 async fn token_bucket(stage: &mut Stage) -> Result<()> {
-    stage.scene("Token bucket", "2 tokens per second for each user, at most 10").await?;
     let limit = Limit::token_bucket(2, Duration::from_secs(1)).capacity(10);
-    let limiter = stage.limiter([("requests", limit)])?;
-
+    let about = "2 tokens per second for each user, at most 10";
+    let limiter = stage.scene("Token bucket", about, [("requests", limit)]).await?;
     for call in 1..=20 {
         if stage.call(&format!("call {call}"), &limiter, ("requests", "franck")).await?.is_some() {
             break;
@@ -69,10 +68,9 @@ async fn token_bucket(stage: &mut Stage) -> Result<()> {
 }
 
 async fn sliding_window(stage: &mut Stage) -> Result<()> {
-    stage.scene("Sliding window", "at most 5 calls in the last 2 seconds, counted in 4 sub-intervals").await?;
     let limit = Limit::sliding_window(5, Duration::from_secs(2)).resolution(4);
-    let limiter = stage.limiter([("searches", limit)])?;
-
+    let about = "at most 5 calls in the last 2 seconds, counted in 4 sub-intervals";
+    let limiter = stage.scene("Sliding window", about, [("searches", limit)]).await?;
     let mut promise = None;
     for call in 1..=7 {
         let retry_after = stage.call(&format!("call {call}"), &limiter, ("searches", "u1")).await?;
@@ -87,12 +85,10 @@ async fn sliding_window(stage: &mut Stage) -> Result<()> {
     Ok(())
 }
 
-/// Jobs that come all at once get reservations for later times, instead of denials.
 async fn reservation(stage: &mut Stage) -> Result<()> {
-    stage.scene("Reservations", "2 jobs per second, at most 1 at once; the others wait for their reservation").await?;
     let limit = Limit::token_bucket(2, Duration::from_secs(1)).capacity(1);
-    let limiter = stage.limiter([("jobs", limit)])?;
-
+    let about = "2 jobs per second, at most 1 at once; the others wait for their reservation";
+    let limiter = stage.scene("Reservations", about, [("jobs", limit)]).await?;
     let begin = Instant::now();
     let mut waiting = Vec::new();
     for job in 1..=5 {
@@ -122,12 +118,11 @@ enum AppError {
     Failed,
 }
 
-/// Two limits and the app's own INSERT in one transaction, all or nothing.
 async fn together(stage: &mut Stage) -> Result<()> {
-    let limits = "a limit per user, a limit per organisation and an INSERT, in one transaction";
-    stage.scene("With your own writes", limits).await?;
     let limit = |capacity: u32| Limit::token_bucket(1, Duration::from_secs(3600)).capacity(capacity);
-    let limiter = stage.limiter([("per_user", limit(2)), ("per_org", limit(5))])?;
+    let about = "a limit per user, a limit per organisation and an INSERT, in one transaction";
+    let limits = [("per_user", limit(2)), ("per_org", limit(5))];
+    let limiter = stage.scene("With your own writes", about, limits).await?;
     let table = format!("{}.messages", stage.running.schema.quoted());
     sqlx::raw_sql(AssertSqlSafe(format!("CREATE TABLE {table} (author text)"))).execute(&stage.pool).await?;
 
@@ -182,11 +177,10 @@ const ALLOWS: u32 = 250;
 
 /// Many concurrent tasks on one key: exactly as many calls are allowed as the limit has tokens.
 async fn hammer(stage: &mut Stage) -> Result<()> {
-    stage.scene("Exact under load", &format!("{TASKS} concurrent tasks on one key with {ALLOWS} tokens")).await?;
     // The rate is so slow that no token is refilled during the demo.
     let limit = Limit::token_bucket(1, Duration::from_secs(86_400)).capacity(ALLOWS);
-    let limiter = stage.limiter([("tickets", limit)])?;
-
+    let about = format!("{TASKS} concurrent tasks on one key with {ALLOWS} tokens");
+    let limiter = stage.scene("Exact under load", &about, [("tickets", limit)]).await?;
     let begin = Instant::now();
     let mut tasks = JoinSet::new();
     for _ in 0..TASKS {
@@ -252,12 +246,6 @@ impl Stage {
         Ok(Self { running, pool, server, json, scene: 0, progress: Progress::parts("demo", 5) })
     }
 
-    fn limiter<K, const N: usize>(&self, defined: [(&str, LimitBuilder<K>); N]) -> Result<Limiter> {
-        let define = |limits: Limits, (name, limit)| limits.define(name, limit);
-        let limits = defined.into_iter().try_fold(Limits::new(), define).map_err(CliError::usage)?;
-        Ok(self.running.limiter_on(self.pool.clone(), limits, None))
-    }
-
     async fn strike(self) -> Result<()> {
         let statement = format!("DROP SCHEMA {} CASCADE", self.running.schema.quoted());
         let dropped = sqlx::raw_sql(AssertSqlSafe(statement)).execute(&self.pool).await;
@@ -267,14 +255,23 @@ impl Stage {
         dropped.map(drop).map_err(left)
     }
 
-    async fn scene(&mut self, title: &str, limit: &str) -> Result<()> {
+    /// Begins a scene with these limits.
+    async fn scene<K>(
+        &mut self,
+        title: &str,
+        about: &str,
+        limits: impl IntoIterator<Item = (&str, LimitBuilder<K>)>,
+    ) -> Result<Limiter> {
         if self.scene > 0 {
             self.progress.add(1);
             tokio::time::sleep(Duration::from_millis(700)).await;
         }
         self.scene += 1;
-        let line = format!("\n{}  {limit}", paint(BOLD, &format!("{}. {title}", self.scene)));
-        self.show(line, None, json!({"title": title, "limit": limit}))
+        let line = format!("\n{}  {about}", paint(BOLD, &format!("{}. {title}", self.scene)));
+        self.show(line, None, json!({"title": title, "limit": about}))?;
+        let define = |limits: Limits, (name, limit)| limits.define(name, limit);
+        let limits = limits.into_iter().try_fold(Limits::new(), define).map_err(CliError::usage)?;
+        Ok(self.running.limiter_on(self.pool.clone(), limits, None))
     }
 
     fn show(&self, line: String, step: Option<&str>, object: Value) -> Result<()> {

@@ -206,7 +206,7 @@ mod tests {
     use plotters::coord::types::RangedCoordf64;
 
     use super::*;
-    use crate::study::replay::YEARS;
+    use crate::study::replay::events::YEARS;
 
     fn names(amounts: &[f64]) -> String {
         let marks = marks(amounts.iter().copied(), 4, 0.0);

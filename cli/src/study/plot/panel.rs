@@ -96,7 +96,6 @@ impl Panel {
         self.has_slots().then_some(value)
     }
 
-    /// The unit of the bars.
     pub(crate) fn counted(&self) -> &'static str {
         match (self.of_ones, self.has_slots()) {
             (true, _) => "calls",

@@ -1,7 +1,7 @@
 //! The command `replay`: replays recorded calls or an access log. The same SQL decides as in production.
 
 mod access_log;
-mod events;
+pub(in crate::study) mod events;
 mod recording;
 mod sandbox;
 mod tally;
@@ -27,12 +27,10 @@ use crate::study::{defined, named};
 use crate::text::{describe, escaped, grouped};
 use pg_limiter::{Call, Decision, InvalidCall, Item, Kind, Limit, Op};
 
-pub use access_log::{LogFormat, LogLine};
+pub use access_log::format::{LogFormat, LogLine};
 pub use events::Event;
 
-pub(crate) use access_log::LogOptions;
-#[cfg(test)]
-pub(crate) use events::YEARS;
+pub(crate) use access_log::key::LogOptions;
 pub(crate) use sandbox::{CHUNK, Sandbox, Timed};
 
 #[derive(Args, Debug)]
@@ -241,13 +239,9 @@ fn picture(args: &ReplayArgs, panels: Vec<Panel>) -> Picture {
         Some(name) if !input::is_stdin(path) => name.to_string_lossy().into_owned(),
         _ => input::name(path),
     };
-    let mut heading = args.recorded().map(name).unwrap_or_default();
-    if args.access_log.is_some() {
-        heading.push_str(&format!(", limited by {}", args.log.key()));
-    }
-    if let Some(key) = &args.only_key {
-        heading.push_str(&format!(", the key {}", escaped(key)));
-    }
+    let by = args.access_log.as_ref().map(|_| format!(", limited by {}", args.log.key()));
+    let only = args.only_key.as_ref().map(|key| format!(", the key {}", escaped(key)));
+    let heading = args.recorded().map(name).into_iter().chain(by).chain(only).collect();
     Picture { heading, clock: Clock::Utc, panels }
 }
 

@@ -6,12 +6,13 @@ use std::sync::Arc;
 
 use crate::error::{CliError, Result};
 use crate::output::Progress;
-use crate::study::bad_lines::{BadLine, BadLines, LineArgs, UnreadableLine};
+use crate::study::bad_lines::{BadLines, LineArgs, UnreadableLine};
 use crate::study::compressed::piped;
 use crate::study::lines::{Lines, Source};
 use crate::study::plot::{SECOND, finer};
 use crate::study::replay::Event;
-use crate::study::replay::access_log::{LogFormat, LogKey, LogOptions, of_known_format};
+use crate::study::replay::access_log::format::{LogFormat, of_known_format};
+use crate::study::replay::access_log::key::{LogKey, LogOptions};
 use crate::study::replay::events::{Leases, call_of};
 use crate::study::replay::sandbox::{Purpose, Timed};
 use crate::text::grouped;
@@ -165,7 +166,7 @@ impl Summary {
 
 /// A line that is no call, or an error that ends the pass.
 pub(super) enum Fault {
-    Line(BadLine),
+    Line(UnreadableLine),
     End(CliError),
 }
 
@@ -199,7 +200,7 @@ impl Pass<'_> {
         };
         let bad = |why: UnreadableLine| {
             let hint = why.hint.map(|hint| piped(&hint, &self.lines.pipe));
-            Fault::Line(BadLine { place, number, why: UnreadableLine { hint, ..why } })
+            Fault::Line(UnreadableLine { place, number, hint, ..why })
         };
         let (at, parsed) = parsed.map_err(bad)?;
         if self.last.is_some_and(|last| at < last) {
@@ -233,7 +234,7 @@ impl Iterator for Pass<'_> {
             }
             Parsed::Event(event) => match call_of(*event, place, &mut self.leases, &self.recording.limits) {
                 Ok(op_and_call) => op_and_call,
-                Err(reason) => return Some(Err(Fault::Line(BadLine { place, number, why: reason.into() }))),
+                Err(reason) => return Some(Err(Fault::Line(UnreadableLine { place, number, ..reason.into() }))),
             },
         };
         Some(Ok(Timed { at, op, call, tag: Purpose::Line(place) }))

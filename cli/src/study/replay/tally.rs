@@ -9,7 +9,7 @@ use jiff::Timestamp;
 use serde_json::json;
 
 use crate::error::Result;
-use crate::study::bad_lines::BadLine;
+use crate::study::bad_lines::UnreadableLine;
 use crate::study::plot::SECOND;
 use crate::study::replay::Timed;
 use crate::text::{Column, WIDEST_NAME, format_micros, grouped, many, one_line, percent_of, shortened, shown};
@@ -171,8 +171,8 @@ impl Decisions {
         self.waiting.insert(place, text);
     }
 
-    pub(super) fn add_bad(&mut self, line: &BadLine) {
-        let message = format!("line {}: {}", line.number, line.why);
+    pub(super) fn add_bad(&mut self, line: &UnreadableLine) {
+        let message = format!("line {}: {line}", line.number);
         self.waiting.insert(line.place, json::line(&json!({"error": "invalid_line", "message": message})));
     }
 

@@ -329,10 +329,7 @@ mod tests {
         assert_eq!(outcome.most_in_a_period(1), 1.0);
         assert_eq!(outcome.most_in_a_period(i64::MAX), 9.0);
         assert_eq!(Outcome::default().most_in_a_period(5), 0.0);
-    }
-
-    #[test]
-    fn a_reserved_call_counts_at_its_reserved_time() {
+        // A reserved call counts at its reserved time.
         let mut outcome = Outcome::default();
         outcome.admit(0, 0, 2.0, Some(Duration::from_micros(100)));
         outcome.admit(50, 10, 3.0, None);

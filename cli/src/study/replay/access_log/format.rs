@@ -47,7 +47,7 @@ impl LogFormat {
             let hint = hint.or_else(|| of_host_name(line)).or_else(|| self.hint(line, &mut reason));
             let what = if is_other_format { "another format" } else { "not a line of an access log" };
             let misses_format = !self.patterns.is_empty();
-            UnreadableLine { reason: format!("{what}: {reason}"), hint, is_other_format, misses_format }
+            UnreadableLine { hint, is_other_format, misses_format, ..format!("{what}: {reason}").into() }
         })
     }
 
@@ -283,23 +283,17 @@ static COLLECTORS: LazyLock<[Collector; 5]> = LazyLock::new(|| {
     let structured_data = r#"(?:-|(?:\[(?:[^"\]]|"(?:[^"\\]|\\.)*")*\])+) "#;
     // The host, the program, its process, and the kind of the message; then the data.
     let rfc_5424 = format!(r"1 (?:- |{time})(?:[^ ]* ){{4}}{structured_data}\x{{feff}}*");
+    // Also with the priority, `<190>`.
+    let syslog = format!("(?:<[0-9]+>)?(?:{rfc_5424}|(?:{time}|{classic_time})[^ ]* [^ ]+: )");
     // Also in colours, as on a terminal and with `--ansi always`.
     let colours = r"(?:\x1b\[[0-9;]*m)*";
+    let compose = format!(r"{colours}[A-Za-z0-9._-]+ *{colours} *\|{colours} {colours}(?:{time})?");
     [
-        // Also with the priority, `<190>`.
-        (
-            "syslog",
-            format!("(?:<[0-9]+>)?(?:{rfc_5424}|(?:{time}|{classic_time})[^ ]* [^ ]+: )"),
-            "as lines of syslog: Dec 16 00:00:00 host nginx: ..",
-        ),
+        ("syslog", syslog, "as lines of syslog: Dec 16 00:00:00 host nginx: .."),
         // `docker logs -t`, `kubectl logs --timestamps`.
         ("docker", time.to_owned(), "with a time like 2026-01-01T00:00:00.000000000Z"),
         // `docker compose logs`, also with a time.
-        (
-            "compose",
-            format!(r"{colours}[A-Za-z0-9._-]+ *{colours} *\|{colours} {colours}(?:{time})?"),
-            "with the name of a service: web-1  | ..",
-        ),
+        ("compose", compose, "with the name of a service: web-1  | .."),
         // `kubectl logs --prefix`, also with a time.
         ("kubectl", format!(r"\[pod/[^\] ]+\] (?:{time})?"), "with the name of a pod: [pod/web-1/nginx] .."),
         // The files of Kubernetes.

@@ -8,9 +8,8 @@ use http::request::Parts;
 use http::{HeaderName, HeaderValue, Request};
 
 use crate::error::{CliError, Result};
-use crate::study::replay::access_log::format::names;
+use crate::study::replay::access_log::format::{LogFormat, LogLine, names};
 use crate::study::replay::access_log::servers::field_name;
-use crate::study::replay::access_log::{LogFormat, LogLine};
 use pg_limiter::web::{ClientAddress, InvalidNetworks, KeyExtractor, PeerAddress, TrustedProxies, stored_keys};
 
 const CLIENT: &str = "remote_addr";
@@ -113,9 +112,9 @@ impl LogKey {
             return Ok(Self { name, field, client, header, header_field, has_proxies });
         }
         let named = names().filter(|name| format.has(name)).map(str::to_owned);
-        let mut all: Vec<String> = named.chain(format.own_names().map(|name| format!("${name}"))).collect();
+        let own = format.own_names().map(|name| format!("${name}"));
         let mut seen = HashSet::new();
-        all.retain(|name| seen.insert(name.clone()));
+        let all: Vec<String> = named.chain(own).filter(|name| seen.insert(name.clone())).collect();
         Err(CliError::usage(format!("--key {name}: the log format has no such field; it has {}", all.join(", "))))
     }
 
@@ -213,7 +212,6 @@ fn stored(key: &str) -> String {
     if key.len() <= LONGEST_KEY { key.to_owned() } else { stored_keys(key).usual.as_str().to_owned() }
 }
 
-/// In bytes.
 const LONGEST_KEY: usize = 1024;
 
 /// The web layer's key for all clients with an unreadable address.

@@ -11,16 +11,13 @@ use jiff::tz::Offset;
 use jiff::{Timestamp, Zoned};
 use regex::Regex;
 
-use crate::study::replay::access_log::LogLine;
-use crate::study::replay::access_log::format::Renamed;
+use crate::study::replay::access_log::format::{LogLine, Renamed};
 use crate::study::replay::access_log::key::{ALL_FORWARDED, UNIX, address};
 use crate::study::replay::events::YEARS;
 use crate::text::shortened;
 
-/// Names and values.
 pub(super) type Fields<'a> = Vec<(Cow<'a, str>, Cow<'a, str>)>;
 
-/// The values that a field may have.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Kind {
     Time(TimeForm),
@@ -48,7 +45,6 @@ pub(super) struct Field {
 
 #[derive(Clone, Debug, Default)]
 pub(super) struct Pattern {
-    /// The text before the first field.
     before: String,
     /// The fields, each with the text after it.
     pub(super) columns: Vec<(Field, String)>,
@@ -317,7 +313,6 @@ static ESCAPED: LazyLock<Regex> = LazyLock::new(|| Regex::new(r#"\\(["\\])"#).ex
 /// The time of the common log format: `17/May/2015:10:05:03 +0000`.
 pub(super) const COMMON: &str = "%d/%b/%Y:%H:%M:%S %z";
 
-/// How a format writes times.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum TimeForm {
     /// As `strftime` with this format.
@@ -401,7 +396,6 @@ impl TimeForm {
         Some(micros).filter(|micros| YEARS.contains(micros))
     }
 
-    /// An example of such a time, for messages.
     pub(super) fn example(&self) -> &str {
         match self {
             Self::Strftime(format) if format == COMMON => "17/May/2015:10:05:03 +0000",
@@ -413,7 +407,6 @@ impl TimeForm {
     }
 }
 
-/// In bytes.
 const LONGEST_TIME: usize = 100;
 
 /// The years 2000 to 2099, in microseconds since the Unix epoch.

@@ -140,7 +140,6 @@ const VARIABLES: &str = "a remote_addr A server_addr b body_bytes_sent B body_by
                          T request_time H server_protocol l remote_logname m request_method p server_port P pid \
                          q query_string r request s status u remote_user U uri v host V host";
 
-/// The form of `%{format}t`.
 fn time(format: &str) -> Result<TimeForm, String> {
     match format {
         "sec" => Ok(TimeForm::Number(1)),

@@ -1,6 +1,7 @@
 //! An example of each format, and the keys of its lines.
 
-use crate::study::replay::access_log::{LogFormat, LogKey, LogOptions};
+use crate::study::replay::access_log::format::LogFormat;
+use crate::study::replay::access_log::key::{LogKey, LogOptions};
 
 const AT: i64 = 1_431_857_103_000_000;
 const TIME: &str = "[17/May/2015:10:05:03 +0000]";
