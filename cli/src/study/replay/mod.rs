@@ -75,10 +75,8 @@ pub(crate) async fn run(args: ReplayArgs, database: Database) -> Result<()> {
     CliError::refuse_if(are_both_stdin, why)?;
     let file = args.plot.file()?;
     let sourced = Sourced::read(args.limits.as_deref(), &database).await?;
-    let sourced = sourced.ok_or_else(|| {
-        CliError::usage("no limits given: use --limits FILE, or store them with `pg-limiter limits apply`")
-    })?;
-    let recording = read(&args, sourced)?;
+    let why = "no limits given: use --limits FILE, or store them with `pg-limiter limits apply`";
+    let recording = read(&args, sourced.ok_or_else(|| CliError::usage(why))?)?;
     recording.summary.notes.iter().for_each(output::note);
     let mut panels = match file {
         Some(_) => panels(&recording, &args.plot, args.only_key.as_deref())?,

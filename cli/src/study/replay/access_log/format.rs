@@ -192,11 +192,10 @@ const BEHIND_PROXY: &str = "$http_x_forwarded_for - $remote_user [$time_local] \
 
 /// The formats to try, the most usual ones first.
 static KNOWN: LazyLock<Vec<LogFormat>> = LazyLock::new(|| {
-    let mut layouts = vec!["vhost".to_owned(), "json".to_owned()];
-    for host in ["", "$host:$server_port ", "$host "] {
-        layouts.extend([HEADERS, ""].map(|headers| format!("{host}{BEHIND_PROXY}{headers}")));
-    }
-    let mut texts = [vec!["combined".to_owned(), "common".to_owned()], layouts.clone()].concat();
+    let behind = |host| [HEADERS, ""].map(|headers| format!("{host}{BEHIND_PROXY}{headers}"));
+    let behind = ["", "$host:$server_port ", "$host "].map(behind).concat();
+    let layouts = [&["vhost", "json"].map(str::to_owned)[..], &behind].concat();
+    let mut texts = [&["combined", "common"].map(str::to_owned)[..], &layouts].concat();
     for Collector { name, .. } in COLLECTORS.iter() {
         texts.push((*name).to_owned());
         texts.extend(layouts.iter().map(|layout| format!("{name}:{layout}")));
@@ -276,6 +275,8 @@ struct Collector {
 }
 
 static COLLECTORS: LazyLock<[Collector; 5]> = LazyLock::new(|| {
+    let whole = |before: &str| Regex::new(&format!("^(?:{before})")).expect("a regular expression");
+    let collector = |name, before: &str, begin| Collector { name, before: whole(before), begin };
     let time =
         "[0-9]{4}-[0-9]{2}-[0-9]{2}[Tt][0-9]{2}:[0-9]{2}:[0-9]{2}(?:[.,][0-9]+)?(?:[Zz]|[+-][0-9]{2}:?[0-9]{2}) ";
     let classic_time = "[A-Za-z]{3} +[0-9]+ (?:[0-9]{4} )?[0-9]{2}:[0-9]{2}:[0-9]{2}[^ ]* ";
@@ -285,25 +286,21 @@ static COLLECTORS: LazyLock<[Collector; 5]> = LazyLock::new(|| {
     let rfc_5424 = format!(r"1 (?:- |{time})(?:[^ ]* ){{4}}{structured_data}\x{{feff}}*");
     // Also with the priority, `<190>`.
     let syslog = format!("(?:<[0-9]+>)?(?:{rfc_5424}|(?:{time}|{classic_time})[^ ]* [^ ]+: )");
-    // Also in colours, as on a terminal and with `--ansi always`.
+    // `docker compose logs`, also with a time, and in colours, as on a terminal and with `--ansi always`.
     let colours = r"(?:\x1b\[[0-9;]*m)*";
     let compose = format!(r"{colours}[A-Za-z0-9._-]+ *{colours} *\|{colours} {colours}(?:{time})?");
+    // `kubectl logs --prefix`, also with a time.
+    let kubectl = format!(r"\[pod/[^\] ]+\] (?:{time})?");
+    // The files of Kubernetes.
+    let cri = format!("{time}std(?:out|err) F ");
     [
-        ("syslog", syslog, "as lines of syslog: Dec 16 00:00:00 host nginx: .."),
+        collector("syslog", &syslog, "as lines of syslog: Dec 16 00:00:00 host nginx: .."),
         // `docker logs -t`, `kubectl logs --timestamps`.
-        ("docker", time.to_owned(), "with a time like 2026-01-01T00:00:00.000000000Z"),
-        // `docker compose logs`, also with a time.
-        ("compose", compose, "with the name of a service: web-1  | .."),
-        // `kubectl logs --prefix`, also with a time.
-        ("kubectl", format!(r"\[pod/[^\] ]+\] (?:{time})?"), "with the name of a pod: [pod/web-1/nginx] .."),
-        // The files of Kubernetes.
-        ("cri", format!("{time}std(?:out|err) F "), "as in Kubernetes: 2026-01-01T00:00:00.000000000Z stdout F .."),
+        collector("docker", time, "with a time like 2026-01-01T00:00:00.000000000Z"),
+        collector("compose", &compose, "with the name of a service: web-1  | .."),
+        collector("kubectl", &kubectl, "with the name of a pod: [pod/web-1/nginx] .."),
+        collector("cri", &cri, "as in Kubernetes: 2026-01-01T00:00:00.000000000Z stdout F .."),
     ]
-    .map(|(name, before, begin)| Collector {
-        name,
-        before: Regex::new(&format!("^(?:{before})")).expect("a regular expression"),
-        begin,
-    })
 });
 
 /// The collector of a line, and the line without its text. Lines of `cri` begin as those of `docker`.
