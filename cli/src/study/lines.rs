@@ -42,10 +42,10 @@ impl Lines<'_> {
             if self.start == self.buffer.len() {
                 self.number += 1;
                 let is_whole = self.read().map_err(|error| unreadable(self.name, self.number - 1, &error))?;
+                self.start = if is_whole { 0 } else { self.buffer.len() };
                 if self.buffer.is_empty() {
                     return Ok(None);
                 }
-                self.start = if is_whole { 0 } else { self.buffer.len() };
                 if !is_whole {
                     return Ok(Some((self.number, None)));
                 }
