@@ -1,7 +1,6 @@
 //! Counts the lines of a file that cannot be read, and shows the first ones, up to a bound.
 
 use std::collections::HashSet;
-use std::fmt::{self, Display, Formatter};
 
 use clap::Args;
 
@@ -12,7 +11,7 @@ const SHOWN: usize = 5;
 /// If so many lines are read and none is readable, the rest is not tried, unless the user gave a bound.
 const HOPELESS: u64 = 1_000;
 
-/// Why a line cannot be read.
+/// A line that cannot be read, and why.
 #[derive(Clone, Debug, Default, PartialEq, Eq, thiserror::Error)]
 #[error("{reason}{}", hint.as_ref().map(|hint| format!("; {hint}")).unwrap_or_default())]
 pub struct UnreadableLine {
@@ -24,6 +23,10 @@ pub struct UnreadableLine {
     pub is_other_format: bool,
     /// Whether the line does not have the fields of the format, which may be the wrong one.
     pub misses_format: bool,
+    /// Its place among the lines that are not blank.
+    pub(crate) place: usize,
+    /// Its number in the file.
+    pub(crate) number: usize,
 }
 
 impl From<String> for UnreadableLine {
@@ -32,42 +35,31 @@ impl From<String> for UnreadableLine {
     }
 }
 
-#[derive(Clone, Debug)]
-pub(crate) struct BadLine {
-    /// Its place among the lines that are not blank.
-    pub(crate) place: usize,
-    /// The number of the line in the file.
-    pub(crate) number: usize,
-    pub(crate) why: UnreadableLine,
-}
-
 /// Counts unreadable lines, and ends the run if there are too many.
 pub(crate) struct BadLines<'a> {
     name: &'a str,
     args: &'a LineArgs,
     /// Advice for lines that have no hint.
     advice: Option<&'a str>,
-    first: Vec<BadLine>,
+    first: Vec<UnreadableLine>,
     count: u64,
-    /// The number of those that have another format.
     of_other_formats: u64,
 }
 
 impl<'a> BadLines<'a> {
-    /// `name`: that of the file, for messages.
     pub(crate) const fn new(name: &'a str, args: &'a LineArgs, advice: Option<&'a str>) -> Self {
         Self { name, args, advice, first: Vec::new(), count: 0, of_other_formats: 0 }
     }
 
     /// Counts a line. `read`: the number of lines that were read, with this one.
-    pub(crate) fn add(&mut self, mut line: BadLine, read: u64) -> Result<()> {
-        line.why.reason = one_line(&line.why.reason); // It quotes the line, which may have line breaks as JSON has them.
-        line.why.hint = line.why.hint.as_deref().map(one_line);
+    pub(crate) fn add(&mut self, mut line: UnreadableLine, read: u64) -> Result<()> {
+        line.reason = one_line(&line.reason); // It quotes the line, which may have line breaks as JSON has them.
+        line.hint = line.hint.as_deref().map(one_line);
         if self.args.strict {
             return Err(CliError::usage(self.of(&line)));
         }
         self.count += 1;
-        self.of_other_formats += u64::from(line.why.is_other_format);
+        self.of_other_formats += u64::from(line.is_other_format);
         if self.first.len() < SHOWN {
             self.first.push(line);
         }
@@ -85,6 +77,10 @@ impl<'a> BadLines<'a> {
         if allowed.allows(self.count, all) {
             return Ok(());
         }
+        let allowed = match allowed {
+            Bound::Percent(percent) => format!("{percent}%"),
+            Bound::Lines(lines) => lines.to_string(),
+        };
         let first = self.of(first);
         let (bad, lines, share) = (grouped(self.count), grouped(all), percent_of(self.count as f64, all as f64));
         let mut reason =
@@ -102,14 +98,13 @@ impl<'a> BadLines<'a> {
         Err(CliError::usage(reason))
     }
 
-    /// A note on the lines that were left out, if there are any.
     pub(crate) fn note(&self, all: u64) -> Option<String> {
         let (bad, all) = (grouped(self.count), grouped(all));
         let mut note = format!("{}: {bad} of {all} lines cannot be read and are left out:", self.name);
         let mut hints = HashSet::new();
-        for BadLine { number, why, .. } in &self.first {
-            let why = if hints.insert(&why.hint) { why.to_string() } else { why.reason.clone() };
-            note.push_str(&format!("\n  line {number}: {why}"));
+        for line in &self.first {
+            let why = if hints.insert(&line.hint) { line.to_string() } else { line.reason.clone() };
+            note.push_str(&format!("\n  line {}: {why}", line.number));
         }
         let more = self.count.saturating_sub(self.first.len() as u64);
         if more > 0 {
@@ -118,32 +113,29 @@ impl<'a> BadLines<'a> {
         (self.count > 0).then_some(note)
     }
 
-    fn of(&self, line: &BadLine) -> String {
-        let lacks_advice = line.why.hint.is_none() && line.why.misses_format;
+    fn of(&self, line: &UnreadableLine) -> String {
+        let lacks_advice = line.hint.is_none() && line.misses_format;
         let advice = self.advice.filter(|_| lacks_advice).map(|advice| format!("; {advice}")).unwrap_or_default();
-        format!("{}, line {}: {}{advice}", self.name, line.number, line.why)
+        format!("{}, line {}: {line}{advice}", self.name, line.number)
     }
 }
 
-/// How lines are read.
 #[derive(Args, Clone, Debug)]
+#[command(next_help_heading = "Lines")]
 #[group(skip)]
 pub(crate) struct LineArgs {
     /// Lines that may be unreadable: a share of all lines, such as 1%, or a number of lines. The first five are shown. Without this
     /// option, reading stops if none of the first 1,000 lines is readable [default: 1%]
-    #[arg(long, help_heading = HEADING, value_name = "SHARE", value_parser = Bound::parse)]
+    #[arg(long, value_name = "SHARE", value_parser = Bound::parse)]
     pub(crate) max_bad_lines: Option<Bound>,
     /// Stop at the first line that cannot be read
-    #[arg(long, help_heading = HEADING, conflicts_with = "max_bad_lines")]
+    #[arg(long, conflicts_with = "max_bad_lines")]
     pub(crate) strict: bool,
     /// Number of lines within which lines are sorted by time; more need more memory
-    #[arg(long, help_heading = HEADING, value_name = "LINES", default_value = "250000")]
+    #[arg(long, value_name = "LINES", default_value = "250000")]
     pub(crate) sort_window: usize,
 }
 
-const HEADING: &str = "Lines";
-
-/// The most lines that may be unreadable.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(crate) enum Bound {
     Percent(f64),
@@ -164,15 +156,6 @@ impl Bound {
         match self {
             Self::Percent(percent) => bad as f64 * 100.0 <= percent * all as f64,
             Self::Lines(most) => bad <= most,
-        }
-    }
-}
-
-impl Display for Bound {
-    fn fmt(&self, f: &mut Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Percent(percent) => write!(f, "{percent}%"),
-            Self::Lines(lines) => write!(f, "{lines}"),
         }
     }
 }

@@ -20,8 +20,7 @@ const OTHERS: [(&[u8], &str, &str); 7] = [
     (b"Rar!\x1a\x07", "rar", "unrar p -inul FILE NAME"),
 ];
 
-/// Decompresses gzip and zstd; any other file is read as it is. `pipe`: the commands that print what is stored, if it is no
-/// file. Those that print the text are returned.
+/// Decompresses gzip and zstd. `pipe`: the commands that print what is stored, if it is no file; those that print the text are returned.
 pub(super) fn decompressed<'s>(mut stored: Reader<'s>, pipe: &str) -> io::Result<(Reader<'s>, String)> {
     let head = stored.fill_buf()?;
     if let Some((_, format, command)) = OTHERS.iter().find(|(magic, ..)| head.starts_with(magic)) {
@@ -40,7 +39,10 @@ pub(super) fn decompressed<'s>(mut stored: Reader<'s>, pipe: &str) -> io::Result
     };
     // By its standard input, a program reads a file of any name.
     let pipe = if pipe.is_empty() { format!("{program} -dc < FILE | ") } else { format!("{pipe}{program} -dc | ") };
-    Ok((Box::new(BufReader::new(Decompressed { reader, program, pipe: pipe.clone() })), pipe))
+    let damage = format!(
+        "the {program} file is damaged or cut off: copy it again, or read its undamaged part with {pipe}pg-limiter .. -"
+    );
+    Ok((Box::new(BufReader::new(Decompressed { reader, damage })), pipe))
 }
 
 /// A message with the command for a file in it (`with jq . FILE`), so that it reads what these commands print, if there are any.
@@ -52,22 +54,15 @@ pub(super) fn piped(message: &str, pipe: &str) -> String {
     command.unwrap_or_else(|| message.to_owned())
 }
 
-/// A reader that decompresses, the name of its program, and the commands that print what it reads.
 struct Decompressed<'s> {
     reader: Box<dyn Read + Send + 's>,
-    program: &'static str,
-    pipe: String,
+    damage: String,
 }
 
 impl Read for Decompressed<'_> {
     fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
-        let Self { reader, program, pipe } = self;
-        reader.read(buffer).map_err(|error| match error.raw_os_error() {
-            Some(_) => error,
-            None => io::Error::other(format!(
-                "the {program} file is damaged or cut off: copy it again, or read its undamaged part with {pipe}pg-limiter .. -"
-            )),
-        })
+        let explained = |error: io::Error| error.raw_os_error().map_or(io::Error::other(&*self.damage), |_| error);
+        self.reader.read(buffer).map_err(explained)
     }
 }
 
@@ -148,14 +143,9 @@ mod tests {
         let more = b"\x28\xb5\x2f\xfd\x20\x06\x31\0\0three\n";
         let skipped = b"\x50\x2a\x4d\x18\x02\0\0\0xx";
         for (bytes, expected) in [
-            (&gzip[..], "one\ntwo\n"),
-            (&[&gzip[..], gzip].concat(), "one\ntwo\none\ntwo\n"),
-            (&[&gzip[..], &[0; 5], gzip, &[0; 512]].concat(), "one\ntwo\none\ntwo\n"),
-            (zstd, "one\ntwo\n"),
+            (&[&gzip[..], &[0; 5], gzip, &[0; 512]].concat()[..], "one\ntwo\none\ntwo\n"),
             (&[&zstd[..], more, skipped, zstd].concat(), "one\ntwo\nthree\none\ntwo\n"),
             (&[&skipped[..], zstd].concat(), "one\ntwo\n"),
-            (b"plain\n", "plain\n"),
-            (b"", ""),
         ] {
             assert_eq!(read(bytes).expect(expected), expected);
         }

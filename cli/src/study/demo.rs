@@ -1,5 +1,4 @@
-//! `demo` shows what the limits do, with real calls: the command, its scenes, and the stage: the schema of the demo, and its
-//! output: headings, verdicts and bars, or JSON.
+//! `demo` shows what the limits do, with real calls: its scenes, and the stage: the schema of the demo, and its output.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
@@ -62,11 +61,9 @@ async fn show(stage: &mut Stage) -> Result<()> {
 
 /// A bucket of tokens for each user, which refills continuously, as in F. Pachot's article on rate limiting in YugabyteDB.
 async fn token_bucket(stage: &mut Stage) -> Result<()> {
-    stage.scene("Token bucket", "2 tokens per second for each user, at most 10").await?;
     let limit = Limit::token_bucket(2, Duration::from_secs(1)).capacity(10);
-    let limiter = stage.limiter([("requests", limit)])?;
-
-    // One call after another, slow enough to watch, until the bucket is empty.
+    let about = "2 tokens per second for each user, at most 10";
+    let limiter = stage.scene("Token bucket", about, [("requests", limit)]).await?;
     for call in 1..=20 {
         if stage.call(&format!("call {call}"), &limiter, ("requests", "franck")).await?.is_some() {
             break;
@@ -85,10 +82,9 @@ async fn token_bucket(stage: &mut Stage) -> Result<()> {
 }
 
 async fn sliding_window(stage: &mut Stage) -> Result<()> {
-    stage.scene("Sliding window", "at most 5 calls in the last 2 seconds, counted in 4 sub-intervals").await?;
     let limit = Limit::sliding_window(5, Duration::from_secs(2)).resolution(4);
-    let limiter = stage.limiter([("searches", limit)])?;
-
+    let about = "at most 5 calls in the last 2 seconds, counted in 4 sub-intervals";
+    let limiter = stage.scene("Sliding window", about, [("searches", limit)]).await?;
     let mut promise = None;
     for call in 1..=7 {
         let retry_after = stage.call(&format!("call {call}"), &limiter, ("searches", "u1")).await?;
@@ -103,17 +99,13 @@ async fn sliding_window(stage: &mut Stage) -> Result<()> {
     Ok(())
 }
 
-const JOBS: usize = 5;
-
-/// Jobs that come all at once get reservations for later times, instead of denials.
 async fn reservation(stage: &mut Stage) -> Result<()> {
-    stage.scene("Reservations", "2 jobs per second, at most 1 at once; the others wait for their reservation").await?;
     let limit = Limit::token_bucket(2, Duration::from_secs(1)).capacity(1);
-    let limiter = stage.limiter([("jobs", limit)])?;
-
+    let about = "2 jobs per second, at most 1 at once; the others wait for their reservation";
+    let limiter = stage.scene("Reservations", about, [("jobs", limit)]).await?;
     let begin = Instant::now();
     let mut waiting = Vec::new();
-    for job in 1..=JOBS {
+    for job in 1..=5 {
         let decision = limiter.limit(Item::global("jobs").reserve()).await?;
         let wait = decision.wait().unwrap_or_default();
         let (verdict, shown) = (verdict(&decision), seconds(wait));
@@ -140,12 +132,11 @@ enum AppError {
     Failed,
 }
 
-/// Two limits and the app's own INSERT in one transaction, all or nothing.
 async fn together(stage: &mut Stage) -> Result<()> {
-    let limits = "a limit per user, a limit per organisation and an INSERT, in one transaction";
-    stage.scene("With your own writes", limits).await?;
     let limit = |capacity: u32| Limit::token_bucket(1, Duration::from_secs(3600)).capacity(capacity);
-    let limiter = stage.limiter([("per_user", limit(2)), ("per_org", limit(5))])?;
+    let about = "a limit per user, a limit per organisation and an INSERT, in one transaction";
+    let limits = [("per_user", limit(2)), ("per_org", limit(5))];
+    let limiter = stage.scene("With your own writes", about, limits).await?;
     let table = format!("{}.messages", stage.running.schema.quoted());
     sqlx::raw_sql(AssertSqlSafe(format!("CREATE TABLE {table} (author text)"))).execute(&stage.pool).await?;
 
@@ -177,7 +168,6 @@ async fn together(stage: &mut Stage) -> Result<()> {
     Ok(())
 }
 
-/// Shows the rows of the table, and the tokens that are left.
 async fn show_state(stage: &Stage, limiter: &Limiter, table: &str, step: &str, denied_by: &[Arc<str>]) -> Result<()> {
     let count = format!("SELECT count(*) FROM {table}");
     let rows: i64 = sqlx::query_scalar(AssertSqlSafe(count)).fetch_one(&stage.pool).await?;
@@ -201,11 +191,10 @@ const ALLOWS: u32 = 250;
 
 /// Many concurrent tasks on one key: exactly as many calls are allowed as the limit has tokens.
 async fn hammer(stage: &mut Stage) -> Result<()> {
-    stage.scene("Exact under load", &format!("{TASKS} concurrent tasks on one key with {ALLOWS} tokens")).await?;
     // The rate is so slow that no token is refilled during the demo.
     let limit = Limit::token_bucket(1, Duration::from_secs(86_400)).capacity(ALLOWS);
-    let limiter = stage.limiter([("tickets", limit)])?;
-
+    let about = format!("{TASKS} concurrent tasks on one key with {ALLOWS} tokens");
+    let limiter = stage.scene("Exact under load", &about, [("tickets", limit)]).await?;
     let begin = Instant::now();
     let mut tasks = JoinSet::new();
     for _ in 0..TASKS {
@@ -224,8 +213,7 @@ async fn hammer(stage: &mut Stage) -> Result<()> {
     }
     let took = begin.elapsed().as_secs_f64();
 
-    let calls = TASKS * CALLS;
-    let denied = calls - allowed;
+    let (calls, denied) = (TASKS * CALLS, TASKS * CALLS - allowed);
     let exact = allowed == u64::from(ALLOWS);
     let verdict = format!("admitted {allowed}, the limit allows {ALLOWS}: {}", if exact { "exact" } else { "WRONG" });
     let [all, admitted, refused] = [calls, allowed, denied].map(grouped);
@@ -235,8 +223,6 @@ async fn hammer(stage: &mut Stage) -> Result<()> {
     if exact { Ok(()) } else { Err(CliError::failed(verdict)) }
 }
 
-const CONNECTIONS: u32 = 8;
-
 const GREEN: &str = "32";
 const YELLOW: &str = "33";
 const RED: &str = "31";
@@ -244,7 +230,6 @@ const BOLD: &str = "1";
 
 struct Stage {
     pool: PgPool,
-    /// With the demo's own schema.
     running: Running,
     server: String,
     json: bool,
@@ -253,7 +238,6 @@ struct Stage {
     progress: Progress,
 }
 
-/// A line of the output as JSON.
 #[derive(Serialize)]
 struct Shown<'a> {
     scene: u32,
@@ -269,7 +253,7 @@ impl Stage {
     async fn open(mut running: Running, json: bool) -> Result<Self> {
         let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
         running.schema = Schema::new(&format!("limiter_demo_{}", now.as_millis())).map_err(CliError::usage)?;
-        let pool = running.pool(CONNECTIONS).await?;
+        let pool = running.pool(8).await?;
         Ok(Self { running, pool, server: String::new(), json, scene: 0, progress: Progress::parts("demo", 5) })
     }
 
@@ -284,12 +268,6 @@ impl Stage {
         Ok(())
     }
 
-    fn limiter<K, const N: usize>(&self, defined: [(&str, LimitBuilder<K>); N]) -> Result<Limiter> {
-        let define = |limits: Limits, (name, limit)| limits.define(name, limit);
-        let limits = defined.into_iter().try_fold(Limits::new(), define).map_err(CliError::usage)?;
-        Ok(self.running.limiter_on(self.pool.clone(), limits, None))
-    }
-
     async fn strike(self) -> Result<()> {
         let statement = format!("DROP SCHEMA IF EXISTS {} CASCADE", self.running.schema.quoted());
         let dropped = sqlx::raw_sql(AssertSqlSafe(statement)).execute(&self.pool).await;
@@ -301,18 +279,25 @@ impl Stage {
         dropped.map(drop).map_err(left)
     }
 
-    /// Begins the next scene, after a pause.
-    async fn scene(&mut self, title: &str, limit: &str) -> Result<()> {
+    /// Begins a scene with these limits.
+    async fn scene<K>(
+        &mut self,
+        title: &str,
+        about: &str,
+        limits: impl IntoIterator<Item = (&str, LimitBuilder<K>)>,
+    ) -> Result<Limiter> {
         if self.scene > 0 {
             self.progress.add(1);
             tokio::time::sleep(Duration::from_millis(700)).await;
         }
         self.scene += 1;
-        let line = format!("\n{}  {limit}", paint(BOLD, &format!("{}. {title}", self.scene)));
-        self.show(line, None, json!({"title": title, "limit": limit}))
+        let line = format!("\n{}  {about}", paint(BOLD, &format!("{}. {title}", self.scene)));
+        self.show(line, None, json!({"title": title, "limit": about}))?;
+        let define = |limits: Limits, (name, limit)| limits.define(name, limit);
+        let limits = limits.into_iter().try_fold(Limits::new(), define).map_err(CliError::usage)?;
+        Ok(self.running.limiter_on(self.pool.clone(), limits, None))
     }
 
-    /// Prints the line, or the object after the numbers of the scene and the step.
     fn show(&self, line: String, step: Option<&str>, object: Value) -> Result<()> {
         output::line(if self.json { json::line(&Shown { scene: self.scene, step, object }) } else { line })
     }
@@ -344,8 +329,7 @@ fn seconds(time: Duration) -> String {
     format!("{:.3} s", time.as_micros().div_ceil(1000) as f64 / 1000.0)
 }
 
-/// A bar with two cells for each token of the limit, so that half tokens are visible, and the tokens with one decimal, rounded
-/// down.
+/// A bar with two cells for each token, so that half tokens are visible, and the tokens with one decimal, rounded down.
 fn bar(limits: &[LimitState]) -> String {
     let (tokens, capacity) = limits.first().map_or((0.0, 0.0), |limit| (limit.remaining, limit.capacity));
     let width = (capacity * 2.0).round().clamp(0.0, 60.0) as usize;

@@ -1,5 +1,4 @@
-//! Reads the lines of files of any size: plain or compressed, from a file, standard input or memory. If the beginning of a file
-//! has no lines that are records, the cause is named.
+//! Reads the lines of files of any size, plain or compressed. If the beginning of a file has no records, the cause is named.
 
 use std::fs::File;
 use std::io::{self, BufRead, BufReader, Cursor, Read, Seek};
@@ -70,7 +69,6 @@ impl Lines<'_> {
         }
     }
 
-    /// A note on the NUL bytes, if there are any.
     pub(crate) fn note(&self) -> Option<String> {
         let (line, count) = self.nuls?;
         let found = format!("{} NUL bytes are left out, the first ones in line {line}", grouped(count));
@@ -151,8 +149,7 @@ impl Source {
         Ok(Self { name: name.to_owned(), length, file })
     }
 
-    /// Begins to read the lines, and shows the position in the stored file. Another reader must not be in use. `are_events`:
-    /// each line is an event, and not a request of an access log.
+    /// Begins to read the lines: events, or the requests of an access log. Another reader must not be in use.
     pub(crate) fn lines(&self, are_events: bool, progress: &Progress) -> Result<Lines<'_>> {
         let name = self.name.as_str();
         let mut head = Vec::new();
@@ -286,22 +283,12 @@ mod tests {
             let cause = of_record(head, true).unwrap_or_default();
             assert!(cause.contains(words), "{head:?}: {cause}");
         }
-        for head in [
-            "",
-            "{\"at\": 1}\n",
-            "::1 - - [",
-            "example.com:80 ::1 - -",
-            "[17/May/2015:10:05:03 +0000] ::1",
-            "hello",
-            "nginx: [warn] reopened\n::1 - - [",
-            "{\n::1 - - [",
-            "[{\"x\": 1}\n::1 - - [",
-            "unix: - - [\nunix: - - [",
-            "unix: - - [",
-            "ip: ::1 t: [1] a\nip: ::1 t: [2] a",
-            "INFO:     ::1:54321 - \"GET / HTTP/1.1\" 200 OK",
-            "INFO:     ::1 - \"GET\nWARNING:  invalid",
-        ] {
+        let plain =
+            ["", "::1 - - [", "{\"at\": 1}\n", "example.com:80 ::1 - -", "[17/May/2015:10:05:03 +0000] ::1", "hello"];
+        let odd = ["nginx: [warn] reopened\n::1 - - [", "{\n::1 - - [", "[{\"x\": 1}\n::1 - - ["];
+        let alike = ["unix: - - [\nunix: - - [", "unix: - - [", "ip: ::1 t: [1] a\nip: ::1 t: [2] a"];
+        let levels = ["INFO:     ::1:54321 - \"GET / HTTP/1.1\" 200 OK", "INFO:     ::1 - \"GET\nWARNING:  invalid"];
+        for head in [&plain[..], &odd, &alike, &levels].concat() {
             assert_eq!(of_record(head, true), None, "{head:?}");
         }
         // A log of one line is no YAML.

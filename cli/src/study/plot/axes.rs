@@ -1,5 +1,4 @@
-//! The axes of tokens and of time, and their marks. Time is divided into bars of the same length. The lengths of bars, and of the
-//! steps of an axis, are round.
+//! The axes of tokens and of time, and their marks. The lengths of bars, and of the steps of an axis, are round.
 
 use std::collections::BTreeMap;
 
@@ -14,18 +13,16 @@ use crate::text::{format_micros, grouped, plain};
 const USUAL: i64 = 150;
 const MOST_BARS: i64 = 2_000;
 
+/// Bars of the same width, in microseconds since the Unix epoch.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Bins {
-    /// The start of the first bar, in microseconds since the Unix epoch.
     pub(crate) from: i64,
-    /// The length of a bar, in microseconds.
     pub(crate) width: i64,
     pub(crate) len: usize,
 }
 
 impl Bins {
-    /// Bars from the first time to the last, aligned to multiples of their width. The default width is a round length of at
-    /// least `finest`, the resolution of the times.
+    /// Aligns bars to multiples of their width, by default a round length of at least `finest`, the resolution of the times.
     pub(crate) fn over(first: i64, last: i64, width: Option<i64>, finest: i64) -> Result<Self> {
         let span = last.saturating_sub(first).saturating_add(1);
         let usual = || if first == last { SECOND } else { round_up(((span - 1) / USUAL + 1).max(finest)) };
@@ -39,7 +36,6 @@ impl Bins {
         Ok(Self { from, width, len: usize::try_from(len).unwrap_or(1) })
     }
 
-    /// The index of the bar that contains a time.
     pub(crate) fn place(&self, at: i64) -> usize {
         let place = at.saturating_sub(self.from).div_euclid(self.width);
         usize::try_from(place).unwrap_or_default().min(self.len - 1)
@@ -56,8 +52,7 @@ impl Bins {
     }
 }
 
-/// The resolution of times of this resolution and of one more: the longest of 1 s, 100 ms, 10 ms and so on that divides all of
-/// them. Shorter bars would be empty only because the times are rounded.
+/// The resolution of times of this one, and of one more. Shorter bars would be empty only because the times are rounded.
 pub(crate) const fn finer(mut unit: i64, moment: i64) -> i64 {
     while moment % unit != 0 {
         unit /= 10;
@@ -71,7 +66,6 @@ const MINUTE: i64 = 60 * SECOND;
 const HOUR: i64 = 60 * MINUTE;
 const DAY: i64 = 24 * HOUR;
 
-/// Rounds a length up to a round one.
 fn round_up(micros: i64) -> i64 {
     // 1, 2, 5, 10, 20, 50, .. times the unit.
     let decimals = |unit: i64| {
@@ -131,16 +125,13 @@ pub(super) fn short(amount: f64) -> String {
     plain((amount / unit * 1e9).round() / 1e9) + name
 }
 
-/// The format of times.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Clock {
     /// The time since 0.
     Elapsed,
-    /// The date and time in UTC.
     Utc,
 }
 
-/// The title below the axis, and the marked times.
 pub(super) struct TimeAxis {
     pub(super) title: String,
     pub(super) marks: BTreeMap<i64, String>,
@@ -155,20 +146,17 @@ impl TimeAxis {
     pub(super) fn new(clock: Clock, bins: Bins) -> Self {
         let (from, to) = (bins.from, bins.end());
         let step = round_up(to.saturating_sub(from) / MOST);
-        if clock == Clock::Elapsed {
-            let (unit, name) = unit(step);
-            let marks = multiples(from, to, step).map(|at| (at, plain(at as f64 / unit as f64)));
-            return Self { title: format!("time ({name})"), marks: marks.collect() };
-        }
-        let mut title = "time (UTC)".to_owned();
-        if step > LONGEST_STEP {
-            return Self { title, marks: months(from, to) };
-        }
-        title += &match (date_time(from).date(), date_time(to.saturating_sub(1)).date()) {
-            (first, last) if first == last => format!(" on {first}"),
-            (first, last) => format!(" from {first} to {last}"),
+        let (title, marks) = match (clock, [from, to.saturating_sub(1)].map(|at| date_time(at).date())) {
+            (Clock::Elapsed, _) => {
+                let (unit, name) = unit(step);
+                let marks = multiples(from, to, step).map(|at| (at, plain(at as f64 / unit as f64)));
+                (format!("time ({name})"), marks.collect())
+            }
+            (Clock::Utc, _) if step > LONGEST_STEP => ("time (UTC)".to_owned(), months(from, to)),
+            (Clock::Utc, [first, last]) if first == last => (format!("time (UTC) on {first}"), times(from, to, step)),
+            (Clock::Utc, [first, last]) => (format!("time (UTC) from {first} to {last}"), times(from, to, step)),
         };
-        Self { title, marks: times(from, to, step) }
+        Self { title, marks }
     }
 }
 
@@ -218,7 +206,7 @@ mod tests {
     use plotters::coord::types::RangedCoordf64;
 
     use super::*;
-    use crate::study::replay::YEARS;
+    use crate::study::replay::events::YEARS;
 
     fn names(amounts: &[f64]) -> String {
         let marks = marks(amounts.iter().copied(), 4, 0.0);
@@ -240,10 +228,7 @@ mod tests {
         assert_eq!(names(&[1_400_000.0]), "0 500k 1M 1.5M");
         assert_eq!(names(&[-7.0]), "-8 -6 -4 -2 0");
         assert_eq!(marks([2.0], 4, 1.0), [0.0, 1.0, 2.0]);
-    }
-
-    #[test]
-    fn amounts_of_every_size_have_marks() {
+        // Amounts of every size have marks.
         for amount in [1e100, 1e-100, -1e100, 2e15, 1e-7, f64::NAN, f64::INFINITY] {
             let marks = marks([amount], 4, 0.0);
             assert!((2..=12).contains(&marks.len()), "{marks:?}");
@@ -252,85 +237,47 @@ mod tests {
         }
     }
 
-    fn axis(clock: Clock, first: i64, last: i64) -> (String, Vec<String>) {
-        let axis = TimeAxis::new(clock, Bins::over(first, last, None, 1).unwrap());
-        assert!((2..=12).contains(&axis.marks.len()), "{:?}", axis.marks);
-        (axis.title, axis.marks.into_values().collect())
-    }
-
-    #[test]
-    fn elapsed_time_has_a_unit() {
-        let (title, marks) = axis(Clock::Elapsed, 0, 300 * SECOND - 1);
-        assert_eq!(
-            (title.as_str(), marks.join(" ")),
-            ("time (s)", "0 30 60 90 120 150 180 210 240 270 300".to_owned())
-        );
-        let (title, marks) = axis(Clock::Elapsed, 0, 90 * MINUTE - 1);
-        assert_eq!((title.as_str(), marks.join(" ")), ("time (min)", "0 10 20 30 40 50 60 70 80 90".to_owned()));
-        assert_eq!(axis(Clock::Elapsed, 0, 2999).0, "time (µs)");
-        assert_eq!(axis(Clock::Elapsed, 0, 30 * DAY - 1).0, "time (days)");
-    }
-
-    #[test]
-    fn recorded_time_has_a_date() {
-        // 2015-05-17T10:05:03Z
-        let at = 1_431_857_103 * SECOND;
-        let (title, marks) = axis(Clock::Utc, at, at + 20 * SECOND);
-        assert_eq!(title, "time (UTC) on 2015-05-17");
-        assert_eq!(&marks[0], "10:05:04");
-        let (title, marks) = axis(Clock::Utc, at, at + 30 * HOUR);
-        assert_eq!(title, "time (UTC) from 2015-05-17 to 2015-05-18");
-        assert_eq!(marks.join(" "), "12:00 15:00 18:00 21:00 18 May 03:00 06:00 09:00 12:00 15:00");
-        let (_, marks) = axis(Clock::Utc, at, at + 400 * DAY);
-        assert_eq!(marks.join(" "), "Jul 2015 Sep 2015 Nov 2015 Jan 2016 Mar 2016 May 2016");
-        let (title, marks) = axis(Clock::Utc, *YEARS.start(), *YEARS.end());
-        assert_eq!(title, "time (UTC)");
-        assert!(marks.contains(&"1900".to_owned()) && marks.contains(&"2100".to_owned()), "{marks:?}");
-    }
-
-    #[test]
-    fn less_than_a_second_has_fractions() {
-        let (_, marks) = axis(Clock::Utc, 0, SECOND / 2);
-        assert_eq!(&marks[1], "00:00:00.05");
-    }
-
     fn bins(first: i64, last: i64) -> Bins {
         Bins::over(first, last, None, 1).unwrap()
     }
 
     #[test]
-    fn five_minutes_are_150_bars_of_two_seconds() {
-        assert_eq!(bins(0, 300 * SECOND - 1), Bins { from: 0, width: 2 * SECOND, len: 150 });
+    fn elapsed_time_has_a_unit_and_recorded_time_a_date() {
+        // 2015-05-17T10:05:03Z
+        let at = 1_431_857_103 * SECOND;
+        let two_days = "time (UTC) from 2015-05-17 to 2015-05-18";
+        let seconds = "10:05:04 10:05:06 10:05:08 10:05:10 10:05:12 10:05:14 10:05:16 10:05:18 10:05:20 10:05:22";
+        let fractions = "00:00:00 00:00:00.05 00:00:00.1 00:00:00.15 00:00:00.2 00:00:00.25 00:00:00.3 00:00:00.35 \
+                         00:00:00.4 00:00:00.45 00:00:00.5";
+        let (elapsed, utc) = (Clock::Elapsed, Clock::Utc);
+        for (clock, first, last, title, names) in [
+            (elapsed, 0, 300 * SECOND - 1, "time (s)", "0 30 60 90 120 150 180 210 240 270 300"),
+            (elapsed, 0, 90 * MINUTE - 1, "time (min)", "0 10 20 30 40 50 60 70 80 90"),
+            (elapsed, 0, 2999, "time (µs)", "0 500 1000 1500 2000 2500 3000"),
+            (elapsed, 0, 30 * DAY - 1, "time (days)", "0 5 10 15 20 25 30"),
+            (utc, at, at + 20 * SECOND, "time (UTC) on 2015-05-17", seconds),
+            (utc, at, at + 30 * HOUR, two_days, "12:00 15:00 18:00 21:00 18 May 03:00 06:00 09:00 12:00 15:00"),
+            (utc, at, at + 400 * DAY, "time (UTC)", "Jul 2015 Sep 2015 Nov 2015 Jan 2016 Mar 2016 May 2016"),
+            (utc, *YEARS.start(), *YEARS.end(), "time (UTC)", "1800 1850 1900 1950 2000 2050 2100 2150 2200"),
+            (utc, 0, SECOND / 2, "time (UTC) on 1970-01-01", fractions),
+        ] {
+            let axis = TimeAxis::new(clock, bins(first, last));
+            assert!((2..=12).contains(&axis.marks.len()), "{:?}", axis.marks);
+            let marks = axis.marks.into_values().collect::<Vec<_>>().join(" ");
+            assert_eq!((axis.title.as_str(), marks.as_str()), (title, names));
+        }
     }
 
     #[test]
-    fn no_bar_is_shorter_than_the_resolution_unless_requested() {
-        let minute = |width, finest| Bins::over(0, 60 * SECOND, width, finest).unwrap().width;
-        assert_eq!(
-            [minute(None, 1), minute(None, SECOND), minute(Some(SECOND / 2), SECOND)],
-            [500_000, SECOND, 500_000]
-        );
-        let resolution = |moments: &[i64]| moments.iter().copied().fold(SECOND, finer);
-        assert_eq!(resolution(&[3 * SECOND, -SECOND, 0]), SECOND);
-        assert_eq!(resolution(&[3 * SECOND, 2_500_000]), 100_000);
-        assert_eq!([resolution(&[1_767_225_600_001_000]), resolution(&[7]), resolution(&[])], [1_000, 1, SECOND]);
-    }
-
-    #[test]
-    fn a_single_moment_has_one_bar() {
+    fn bars_have_a_round_length_and_hold_every_moment() {
+        // A single moment has one bar.
         let one = bins(-1, -1);
         assert_eq!(one, Bins { from: -SECOND, width: SECOND, len: 1 });
         assert_eq!((one.place(-1), one.start(0), one.end()), (0, -SECOND, 0));
-    }
-
-    #[test]
-    fn four_centuries_have_fewer_than_150_bars() {
+        assert_eq!(bins(0, 300 * SECOND - 1), Bins { from: 0, width: 2 * SECOND, len: 150 });
+        // Four centuries.
         let all = bins(*YEARS.start(), *YEARS.end());
         assert!(all.width == 1000 * DAY && all.len < 150 && all.end() > *YEARS.end(), "{all:?}");
-    }
-
-    #[test]
-    fn every_moment_is_within_its_bar() {
         for (first, last) in [(0, 1), (7, 12_345), (-3 * HOUR, 5), (1_431_857_103_000_000, 1_431_943_503_000_000)] {
             let bins = bins(first, last);
             assert!(bins.from <= first && bins.end() > last && bins.len <= 151, "{bins:?}");
@@ -339,12 +286,19 @@ mod tests {
                 assert!(bins.start(place) <= at && at < bins.start(place + 1), "{at} in {bins:?}");
             }
         }
+        let error = Bins::over(0, 300 * SECOND, Some(1000), 1).unwrap_err().to_string();
+        assert!(error.contains("300,001 bars of 1ms") && error.contains("at most 2,000"), "{error}");
     }
 
     #[test]
-    fn too_many_bars_are_rejected() {
-        let error = Bins::over(0, 300 * SECOND, Some(1000), 1).unwrap_err().to_string();
-        assert!(error.contains("300,001 bars of 1ms") && error.contains("at most 2,000"), "{error}");
+    fn no_bar_is_shorter_than_the_resolution_unless_requested() {
+        let minute = |width, finest| Bins::over(0, 60 * SECOND, width, finest).unwrap().width;
+        let widths = [minute(None, 1), minute(None, SECOND), minute(Some(SECOND / 2), SECOND)];
+        assert_eq!(widths, [500_000, SECOND, 500_000]);
+        let resolution = |moments: &[i64]| moments.iter().copied().fold(SECOND, finer);
+        assert_eq!(resolution(&[3 * SECOND, -SECOND, 0]), SECOND);
+        assert_eq!(resolution(&[3 * SECOND, 2_500_000]), 100_000);
+        assert_eq!([resolution(&[1_767_225_600_001_000]), resolution(&[7]), resolution(&[])], [1_000, 1, SECOND]);
     }
 
     #[test]
@@ -353,10 +307,6 @@ mod tests {
         let rounded = [1, 5, 500_000, SECOND, 10 * SECOND, MINUTE, 6 * HOUR, DAY, 5 * DAY, 1000 * DAY];
         assert_eq!(lengths.map(round_up), rounded);
         assert_eq!(round_up(i64::MAX), i64::MAX);
-    }
-
-    #[test]
-    fn each_step_is_named_in_a_fitting_unit() {
         assert_eq!([1, 500_000, 90 * SECOND, 2 * DAY].map(|step| unit(step).1), ["µs", "ms", "s", "days"]);
         assert_eq!([SECOND, 10 * MINUTE, DAY, 2 * DAY].map(length_name), ["s", "10 min", "day", "2 days"]);
     }

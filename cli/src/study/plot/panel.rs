@@ -20,8 +20,7 @@ pub(crate) struct Panel {
     pub(crate) calls: u64,
     /// Whether every call takes one token, so that tokens are calls.
     pub(crate) of_ones: bool,
-    /// The first, the least, the most and the last balance within each short time. They bound the number of points of a line,
-    /// however many calls there are.
+    /// The first, least, most and last balance within each short time. A line has so many points, however many calls there are.
     columns: Vec<Option<[(i64, f64); 4]>>,
 }
 
@@ -92,7 +91,11 @@ impl Panel {
         self.limit.kind() == Kind::Concurrency
     }
 
-    /// The unit of the bars.
+    /// This value, if the panel is about slots.
+    pub(crate) fn of_slots<T>(&self, value: T) -> Option<T> {
+        self.has_slots().then_some(value)
+    }
+
     pub(crate) fn counted(&self) -> &'static str {
         match (self.of_ones, self.has_slots()) {
             (true, _) => "calls",
@@ -101,7 +104,6 @@ impl Panel {
         }
     }
 
-    /// The name of the line below the bars.
     pub(super) fn balance_name(&self) -> &'static str {
         if self.has_slots() { "free slots" } else { "balance" }
     }
@@ -122,7 +124,6 @@ pub(crate) struct Bar {
     pub(crate) denied_elsewhere: f64,
 }
 
-/// Selects a part of a bar.
 type BarPart = fn(&mut Bar) -> &mut f64;
 
 impl Bar {

@@ -36,8 +36,7 @@ const LOWER: i32 = 124;
 const AFTER: i32 = 44;
 const FOOT: i32 = 40;
 
-// Colours: the areas differ in lightness, for print in black and white, and in hue: blue and orange are distinguishable for
-// colour-blind readers.
+// The areas differ in lightness, for print in black and white, and in hue: colour-blind readers see blue and orange.
 const INK: RGBColor = RGBColor(0x22, 0x22, 0x22);
 const GRID: ShapeStyle = line(RGBColor(0xe2, 0xe2, 0xe2), 1);
 const AXIS: ShapeStyle = line(RGBColor(0x55, 0x55, 0x55), 2);
@@ -96,7 +95,6 @@ impl Picture {
         area.present()
     }
 
-    /// Draws the legend of the elements that the picture contains.
     fn draw_legend<B: DrawingBackend>(&self, area: &Area<B>) -> Drawn<B> {
         const MIDDLE: i32 = 88;
         let any = |part: Tokens| self.panels.iter().flat_map(|panel| &panel.bars).any(|bar| part(bar) > 0.0);
@@ -144,7 +142,6 @@ fn totals(panel: &Panel) -> String {
     }
 }
 
-/// Formats an amount: `20,000`, `2.5`.
 fn many(amount: f64) -> String {
     if amount.fract() == 0.0 && (0.0..1e15).contains(&amount) { grouped(amount as u64) } else { tokens(amount) }
 }
@@ -161,7 +158,6 @@ fn width<B: DrawingBackend>(area: &Area<B>, text: &str, size: f64) -> Drawn<B, i
     Ok(estimate as i32 + (wide * 0.4 * size * f64::from(FINENESS)) as i32)
 }
 
-/// Shortens a text to the available width.
 fn fitting<B: DrawingBackend>(area: &Area<B>, text: &str, size: f64, room: i32) -> Drawn<B, String> {
     let text = one_line(text);
     let mut letters = text.width().min(200);
@@ -199,10 +195,8 @@ fn text_style(size: f64, horizontal: HPos, vertical: VPos) -> TextStyle<'static>
     style.color(&INK).pos(Pos::new(horizontal, vertical))
 }
 
-/// Selects tokens of a bar.
 type Tokens = fn(&Bar) -> f64;
 
-/// The charts of a panel.
 struct Strip<'a, B: DrawingBackend> {
     area: &'a Area<B>,
     panel: &'a Panel,

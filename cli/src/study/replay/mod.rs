@@ -1,7 +1,7 @@
 //! The command `replay`: replays recorded calls or an access log. The same SQL decides as in production.
 
 mod access_log;
-mod events;
+pub(in crate::study) mod events;
 mod recording;
 mod sandbox;
 mod tally;
@@ -28,12 +28,10 @@ use crate::study::{defined, named};
 use crate::text::{describe, escaped, grouped};
 use pg_limiter::{Call, Decision, InvalidCall, Item, Kind, Limit, Op};
 
-pub use access_log::{LogFormat, LogLine};
+pub use access_log::format::{LogFormat, LogLine};
 pub use events::Event;
 
-pub(crate) use access_log::LogOptions;
-#[cfg(test)]
-pub(crate) use events::YEARS;
+pub(crate) use access_log::key::LogOptions;
 pub(crate) use sandbox::{CHUNK, Sandbox, Timed};
 
 #[derive(Args, Debug)]
@@ -59,10 +57,10 @@ pub(crate) struct ReplayArgs {
     #[command(flatten)]
     plot: PlotArgs,
     /// Draw only the traffic of this key, with its balance [default: all keys together]
-    #[arg(long, value_name = "KEY", requires = "plot")]
+    #[arg(long, help_heading = None::<&str>, value_name = "KEY", requires = "plot")]
     only_key: Option<String>,
     /// Print the decision on each line as JSON instead of a table, in the order of the lines
-    #[arg(long)]
+    #[arg(long, help_heading = None::<&str>)]
     json: bool,
 }
 
@@ -78,14 +76,13 @@ pub(crate) async fn run(args: ReplayArgs, database: Database) -> Result<()> {
     CliError::refuse_if(are_both_stdin, why)?;
     let file = args.plot.file()?;
     let sourced = Sourced::read(args.limits.as_deref(), &database).await?;
-    let sourced = sourced.ok_or_else(|| {
-        CliError::usage("no limits given: use --limits FILE, or store them with `pg-limiter limits apply`")
-    })?;
-    let recording = read(&args, sourced)?;
+    let why = "no limits given: use --limits FILE, or store them with `pg-limiter limits apply`";
+    let recording = read(&args, sourced.ok_or_else(|| CliError::usage(why))?)?;
     recording.summary.notes.iter().for_each(output::note);
-    let drawn = file.map(|_| panels(&recording, &args.plot, args.only_key.as_deref())).transpose()?;
-    let mut panels = drawn.unwrap_or_default();
-
+    let mut panels = match file {
+        Some(_) => panels(&recording, &args.plot, args.only_key.as_deref())?,
+        None => Vec::new(),
+    };
     let running = database.start(false).await?;
     let mut sandbox = Sandbox::open(&running).await?;
     let calls = usize::try_from(recording.summary.calls).unwrap_or(usize::MAX);
@@ -100,8 +97,7 @@ pub(crate) async fn run(args: ReplayArgs, database: Database) -> Result<()> {
     if args.json { Ok(()) } else { output::lines(tables(&args, &recording, &tallies)) }
 }
 
-/// Replays the recording, each limit of an access log alone. With `json`, prints the decisions. Adds the calls to the panels, if
-/// there are any.
+/// Replays the recording, each limit of an access log alone. Adds the calls to the panels. With `json`, prints the decisions.
 async fn replay(
     json: bool,
     recording: &Recording,
@@ -200,8 +196,7 @@ fn panels(recording: &Recording, args: &PlotArgs, only_key: Option<&str>) -> Res
     Ok(buckets.into_iter().filter_map(panel).collect())
 }
 
-/// The questions for the balances to draw, in the order of time. The tag is the index of the panel.
-/// `applied`: for an access log, the limit of the pass.
+/// The questions for the balances to draw, in the order of time. `applied`: for an access log, the limit of the pass.
 fn questions(panels: &[Panel], applied: Option<&Arc<str>>) -> Vec<Timed<Purpose>> {
     let mut questions = Vec::new();
     for (place, panel) in panels.iter().enumerate() {
@@ -232,25 +227,24 @@ fn add(panels: &mut [Panel], timed: &Timed<Purpose>, decision: &Result<Decision,
 }
 
 fn read(args: &ReplayArgs, sourced: Sourced) -> Result<Recording> {
-    match (&args.events, args.apply.as_slice(), &args.access_log) {
-        (Some(events), ..) => Recording::read(Source::open(events)?, None, sourced.limits, &args.lines),
-        (None, applied @ [_, ..], Some(log)) => {
-            let applied = named(&sourced, "--apply", applied)?;
-            if let Some((name, _)) = applied.iter().find(|(_, limit)| limit.kind() == Kind::Concurrency) {
-                return Err(CliError::usage(format!(
-                    "\"{name}\" counts slots, and a log does not say when a request gave its slot back: apply another limit"
-                )));
-            }
-            let is_ambiguous = args.json && applied.len() > 1;
-            CliError::refuse_if(is_ambiguous, "--json prints the decisions of one limit: give --apply once")?;
-            let (source, log) = (Source::open(log)?, Log::new(&args.log, &applied)?);
-            Recording::read(source, Some(log), sourced.limits, &args.lines)
-        }
-        _ => Err(CliError::usage("nothing to replay: use --events FILE, or --apply NAME and --access-log FILE")),
+    let Some(recorded) = args.recorded() else {
+        return Err(CliError::usage("nothing to replay: use --events FILE, or --apply NAME and --access-log FILE"));
+    };
+    if args.events.is_some() {
+        return Recording::read(Source::open(recorded)?, None, sourced.limits, &args.lines);
     }
+    let applied = named(&sourced, "--apply", &args.apply)?;
+    if let Some((name, _)) = applied.iter().find(|(_, limit)| limit.kind() == Kind::Concurrency) {
+        return Err(CliError::usage(format!(
+            "\"{name}\" counts slots, and a log does not say when a request gave its slot back: apply another limit"
+        )));
+    }
+    let is_ambiguous = args.json && applied.len() > 1;
+    CliError::refuse_if(is_ambiguous, "--json prints the decisions of one limit: give --apply once")?;
+    let (source, log) = (Source::open(recorded)?, Log::new(&args.log, &applied)?);
+    Recording::read(source, Some(log), sourced.limits, &args.lines)
 }
 
-/// The tables, one for each limit that was applied.
 fn tables(args: &ReplayArgs, recording: &Recording, tallies: &[Tally]) -> Vec<String> {
     let by = args.access_log.as_ref().map(|_| args.log.key());
     let mut lines = Vec::new();
@@ -270,18 +264,13 @@ fn picture(args: &ReplayArgs, panels: Vec<Panel>) -> Picture {
         Some(name) if !input::is_stdin(path) => name.to_string_lossy().into_owned(),
         _ => input::name(path),
     };
-    let mut heading = args.recorded().map(name).unwrap_or_default();
-    if args.access_log.is_some() {
-        heading.push_str(&format!(", limited by {}", args.log.key()));
-    }
-    if let Some(key) = &args.only_key {
-        heading.push_str(&format!(", the key {}", escaped(key)));
-    }
+    let by = args.access_log.as_ref().map(|_| format!(", limited by {}", args.log.key()));
+    let only = args.only_key.as_ref().map(|key| format!(", the key {}", escaped(key)));
+    let heading = args.recorded().map(name).into_iter().chain(by).chain(only).collect();
     Picture { heading, clock: Clock::Utc, panels }
 }
 
-/// Applies each limit alone to the requests of an access log of at most `most` lines, and returns a panel for each, and notes on
-/// the lines.
+/// Applies each limit alone to an access log of at most `most` lines. Returns a panel for each, and notes on the lines.
 pub(crate) async fn panels_of_log(
     log: &[u8],
     options: &LogOptions,

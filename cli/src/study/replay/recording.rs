@@ -6,12 +6,13 @@ use std::sync::Arc;
 
 use crate::error::{CliError, Result};
 use crate::output::Progress;
-use crate::study::bad_lines::{BadLine, BadLines, LineArgs, UnreadableLine};
+use crate::study::bad_lines::{BadLines, LineArgs, UnreadableLine};
 use crate::study::compressed::piped;
 use crate::study::lines::{Lines, Source};
 use crate::study::plot::{SECOND, finer};
 use crate::study::replay::Event;
-use crate::study::replay::access_log::{LogFormat, LogKey, LogOptions, of_known_format};
+use crate::study::replay::access_log::format::{LogFormat, of_known_format};
+use crate::study::replay::access_log::key::{LogKey, LogOptions};
 use crate::study::replay::events::{Leases, call_of};
 use crate::study::replay::sandbox::{Purpose, Timed};
 use crate::text::grouped;
@@ -30,12 +31,10 @@ pub(super) struct Recording {
 /// The findings of the first pass over a recording.
 #[derive(Default)]
 pub(super) struct Summary {
-    /// The number of lines, without blank lines.
+    /// Without blank lines.
     pub(super) lines: u64,
     pub(super) calls: u64,
-    /// The number of calls with an empty key.
     without_key: u64,
-    /// The number of requests with an unreadable address of the client.
     unreadable: u64,
     /// The first and the last time.
     pub(super) span: Option<(i64, i64)>,
@@ -43,7 +42,6 @@ pub(super) struct Summary {
     pub(super) resolution: i64,
     /// The keys that take tokens, by limit.
     buckets: BTreeMap<Arc<str>, HashSet<Arc<str>>>,
-    /// Notes on the lines, for the user.
     pub(super) notes: Vec<String>,
 }
 
@@ -72,27 +70,25 @@ impl Recording {
         summary.notes.extend(pass.lines.note());
         let what = if recording.source.length == 0 { "is empty" } else { "has no lines" };
         summary.notes.extend((summary.lines == 0).then(|| format!("{name} {what}")));
-        let (lacking, field) = &pass.lacking;
-        let lack = |number: u64| format!("{} of {} requests have no", grouped(number), grouped(summary.calls));
-        if let Some(Log { key, .. }) = recording.log.as_ref().filter(|_| *lacking > 0) {
-            let is_key = **field == *key.name;
+        if let Some(Log { key, .. }) = &recording.log {
+            let (field, all) = (key.needed(), summary.calls);
+            let is_key = field == key.name;
             let header = "--trusted-header, or with --log-format json:http_HEADER=FIELD";
             let option = if is_key { "--key" } else { header };
             let why = format_args!("{name}: no request has the field {field}: name another with {option}");
-            CliError::refuse_if(*lacking == summary.calls, why)?;
-            if !is_key {
-                summary.notes.push(format!("{} field {field}: their key is that of the peer", lack(*lacking)));
+            CliError::refuse_if(pass.lacking > 0 && pass.lacking == all, why)?;
+            let of_peer = if is_key { 0 } else { pass.lacking };
+            for (number, what) in [
+                (of_peer, format!("field {field}: their key is that of the peer")),
+                (summary.without_key, format!("{}: they share the empty key", key.name)),
+                (summary.unreadable, "readable address: they share the key unreadable".to_owned()),
+            ] {
+                let note = || format!("{} of {} requests have no {what}", grouped(number), grouped(all));
+                summary.notes.extend((number > 0).then(note));
             }
-        }
-        // Times of events that a program made up begin at 0.
-        if recording.log.is_none() && summary.span.is_some_and(|(first, _)| SECONDS.contains(&first)) {
+        } else if summary.span.is_some_and(|(first, _)| SECONDS.contains(&first)) {
+            // Times of events that a program made up begin at 0.
             summary.notes.push(format!("{name} begins in 1970: `at` counts milliseconds, and these may be seconds"));
-        }
-        if let Some(Log { key, .. }) = recording.log.as_ref().filter(|_| summary.without_key > 0) {
-            summary.notes.push(format!("{} {}: they share the empty key", lack(summary.without_key), key.name));
-        }
-        if summary.unreadable > 0 {
-            summary.notes.push(format!("{} readable address: they share the key unreadable", lack(summary.unreadable)));
         }
         drop(pass);
         recording.summary = summary;
@@ -109,8 +105,7 @@ impl Recording {
         self.log.as_ref().map_or_else(|| vec![None], |log| log.applied.iter().map(Some).collect())
     }
 
-    /// The keys that take tokens, by limit: limits of an access log in the order in which they are applied, limits of events by
-    /// their names.
+    /// The keys that take tokens, by limit: those of an access log in the order in which they are applied, others by their names.
     pub(super) fn buckets(&self) -> Vec<(Arc<str>, HashSet<Arc<str>>)> {
         let buckets = &self.summary.buckets;
         let Some(log) = &self.log else {
@@ -140,12 +135,10 @@ impl Recording {
             waiting: BTreeMap::new(),
             last: None,
             read: 0,
-            is_at_end: false,
-            lacking: (0, Box::default()),
+            lacking: 0,
         })
     }
 
-    /// Parses a line. Returns its time, too.
     fn parse(&self, line: &[u8]) -> Result<(i64, Parsed), UnreadableLine> {
         if let Some(Log { format, key, .. }) = &self.log {
             let text = text_of(line, r"\x");
@@ -153,9 +146,8 @@ impl Recording {
             let is_json = matches!(text, Cow::Owned(_)) && format.is_json(&text);
             let text = if is_json { text_of(line, r"\\x") } else { text };
             let line = format.parse(&text)?;
-            let of_line = key.of(&line)?;
-            let missing = key.missing(&line, of_line.as_deref());
-            return Ok((line.at_micros(), Parsed::Request(of_line.unwrap_or_default().into(), missing)));
+            let (key, is_lacking) = key.of(&line)?;
+            return Ok((line.at_micros(), Parsed::Request(key.into(), is_lacking)));
         }
         let line = std::str::from_utf8(line).map_err(|_| "the line is not UTF-8".to_owned())?;
         let event = Event::parse(line).map_err(|reason| {
@@ -187,7 +179,7 @@ impl Summary {
 
 /// A line that is no call, or an error that ends the pass.
 pub(super) enum Fault {
-    Line(BadLine),
+    Line(UnreadableLine),
     End(CliError),
 }
 
@@ -196,26 +188,22 @@ pub(super) enum Fault {
 pub(super) struct Pass<'r> {
     recording: &'r Recording,
     lines: Lines<'r>,
-    /// For an access log: the limit that is applied.
+    /// The limit that is applied to an access log.
     limit: Arc<str>,
     leases: Leases,
     /// The window: the numbers of lines and what they have, by time. Lines with the same time keep their order.
     waiting: BTreeMap<(i64, usize), (usize, Parsed)>,
-    /// The time of the last call.
     last: Option<i64>,
     /// The number of lines that were read.
     pub(super) read: u64,
-    is_at_end: bool,
-    /// The number of requests that lack a field which the key needs, and its name.
-    lacking: (u64, Box<str>),
+    /// The number of requests that lack the field which the key needs.
+    lacking: u64,
 }
 
 impl Pass<'_> {
-    fn read_line(&mut self) -> Result<(), Fault> {
-        // Also after an error.
-        self.is_at_end = true;
-        let Some((number, bytes)) = self.lines.next().map_err(Fault::End)? else { return Ok(()) };
-        self.is_at_end = false;
+    /// Returns whether there was a line.
+    fn read_line(&mut self) -> Result<bool, Fault> {
+        let Some((number, bytes)) = self.lines.next().map_err(Fault::End)? else { return Ok(false) };
         let place = usize::try_from(self.read).unwrap_or(usize::MAX);
         self.read += 1;
         let with_hint = |reason: &str, hint| UnreadableLine { hint: Some(hint), ..reason.to_owned().into() };
@@ -226,7 +214,7 @@ impl Pass<'_> {
         };
         let bad = |why: UnreadableLine| {
             let hint = why.hint.map(|hint| piped(&hint, &self.lines.pipe));
-            Fault::Line(BadLine { place, number, why: UnreadableLine { hint, ..why } })
+            Fault::Line(UnreadableLine { place, number, hint, ..why })
         };
         let (at, parsed) = parsed.map_err(bad)?;
         if self.last.is_some_and(|last| at < last) {
@@ -236,7 +224,7 @@ impl Pass<'_> {
             return Err(bad(with_hint(&reason, hint)));
         }
         self.waiting.insert((at, place), (number, parsed));
-        Ok(())
+        Ok(true)
     }
 }
 
@@ -244,25 +232,27 @@ impl Iterator for Pass<'_> {
     type Item = Result<Timed<Purpose>, Fault>;
 
     fn next(&mut self) -> Option<Self::Item> {
-        while !self.is_at_end && self.waiting.len() <= self.recording.window {
-            if let Err(fault) = self.read_line() {
-                return Some(Err(fault));
+        while self.waiting.len() <= self.recording.window {
+            match self.read_line() {
+                Ok(true) => {}
+                Ok(false) => break,
+                Err(fault) => return Some(Err(fault)),
             }
         }
         let ((at, place), (number, parsed)) = self.waiting.pop_first()?;
         self.last = Some(at);
         let ((op, call), lease) = match parsed {
-            Parsed::Request(key, missing) => {
-                if let Some(field) = missing {
-                    self.lacking = (self.lacking.0 + 1, field);
-                }
+            Parsed::Request(key, is_lacking) => {
+                self.lacking += u64::from(is_lacking);
                 ((Op::Limit, Call::from((Arc::clone(&self.limit), &*key))), None)
             }
             Parsed::Event(event) => {
                 let lease = event.lease.clone();
                 match call_of(*event, place, &mut self.leases, &self.recording.limits) {
                     Ok(op_and_call) => (op_and_call, lease),
-                    Err(reason) => return Some(Err(Fault::Line(BadLine { place, number, why: reason.into() }))),
+                    Err(reason) => {
+                        return Some(Err(Fault::Line(UnreadableLine { place, number, ..reason.into() })));
+                    }
                 }
             }
         };
@@ -270,13 +260,11 @@ impl Iterator for Pass<'_> {
     }
 }
 
-/// How the lines of an access log are read.
 pub(super) struct Log {
     format: LogFormat,
     key: LogKey,
     /// Advice for lines that do not have the format.
     advice: &'static str,
-    /// The limits to apply, each alone.
     applied: Vec<Arc<str>>,
 }
 
@@ -295,12 +283,12 @@ impl Log {
 /// The content of a line, without its time.
 enum Parsed {
     Event(Box<Event>),
-    /// The key of a request, which needs less memory than a call, and the field that it lacks.
-    Request(Box<str>, Option<Box<str>>),
+    /// The key of a request, which needs less memory than a call, and whether it lacks the field which the key needs.
+    Request(Box<str>, bool),
 }
 
-/// The text of a line. Clients can put any bytes into a log: those that are no text are escaped as nginx and Apache do it, so that
-/// values that differ do not become equal. `before`: what is written before the two digits of a byte.
+/// The text of a line. Bytes that are no text are escaped, as nginx and Apache do it, so that values that differ stay different.
+/// `before`: what is written before the two digits of a byte.
 fn text_of<'l>(line: &'l [u8], before: &str) -> Cow<'l, str> {
     let escaped = |bytes: &[u8]| bytes.iter().map(|byte| format!("{before}{byte:02X}")).collect::<String>();
     match std::str::from_utf8(line) {

@@ -1,6 +1,5 @@
-//! A sandbox for replays. The limiter's migrations create its tables and functions in the temporary schema of the session,
-//! in a transaction that is rolled back. The existing rows of the database are neither read nor changed. The database decides calls
-//! in it at given times.
+//! A sandbox, in which the database decides calls at given times: the limiter's tables and functions in the temporary schema of the
+//! session, in a transaction that is rolled back. The existing rows of the database are neither read nor changed.
 
 use sqlx::{AssertSqlSafe, Connection, PgConnection};
 
@@ -66,22 +65,19 @@ impl Sandbox {
 /// Calls per statement: enough to make the round trip negligible.
 pub(crate) const CHUNK: usize = 250;
 
-/// A call, and the time at which it is made.
+/// A call, its time in microseconds since the Unix epoch, and what identifies it to the caller of [`Sandbox::decide`].
 #[derive(Clone, Debug)]
 pub(crate) struct Timed<T> {
-    /// In microseconds since the Unix epoch.
     pub(crate) at: i64,
     pub(crate) op: Op,
     pub(crate) call: Call,
-    /// Identifies the call to the caller of [`Sandbox::decide`].
     pub(crate) tag: T,
 }
 
-/// Why the database is asked.
 pub(super) enum Purpose {
     /// The call of a line, and the name that the file gives to its lease.
     Line(usize, Option<String>),
-    /// A balance for a panel of the picture.
+    /// The balance of a panel.
     Balance(usize),
 }
 

@@ -9,7 +9,7 @@ use jiff::Timestamp;
 use serde_json::json;
 
 use crate::error::Result;
-use crate::study::bad_lines::BadLine;
+use crate::study::bad_lines::UnreadableLine;
 use crate::study::plot::SECOND;
 use crate::study::replay::Timed;
 use crate::text::{Column, WIDEST_NAME, format_micros, grouped, many, one_line, percent_of, shortened, shown};
@@ -23,7 +23,6 @@ struct Row {
     admitted: u64,
     denied: u64,
     first_denied: Option<i64>,
-    /// The most denials in a row.
     longest_run: u64,
     run: u64,
 }
@@ -60,35 +59,28 @@ impl Tally {
                 self.reserved += u64::from(!is_denied && decision.wait().is_some());
                 for (item, state) in timed.call.items().iter().zip(decision.limits()) {
                     let bucket = (Arc::clone(&state.limit), item.key().as_str().into());
-                    self.rows.entry(bucket).or_default().add(timed.at, is_denied, state.denied);
+                    let row = self.rows.entry(bucket).or_default();
+                    row.requests += 1;
+                    // A limit neither admits nor denies a call that only another limit denies.
+                    if state.denied {
+                        row.denied += 1;
+                        row.first_denied.get_or_insert(timed.at);
+                        row.run += 1;
+                        row.longest_run = row.longest_run.max(row.run);
+                    } else if !is_denied {
+                        row.admitted += 1;
+                        row.run = 0;
+                    }
                 }
             }
         }
     }
 }
 
-impl Row {
-    /// Counts a call. If only another limit denied it, this limit neither admitted nor denied it.
-    fn add(&mut self, at: i64, denied: bool, refused: bool) {
-        self.requests += 1;
-        if refused {
-            self.denied += 1;
-            self.first_denied.get_or_insert(at);
-            self.run += 1;
-            self.longest_run = self.longest_run.max(self.run);
-        } else if !denied {
-            self.admitted += 1;
-            self.run = 0;
-        }
-    }
-}
-
-/// The most rows to print.
 const TOP: usize = 20;
 const WIDEST_KEY: usize = 46;
 
-/// `by`: the field that is the key of an access log. `None` for events, which contain their limits and keys. `span`: the first and
-/// the last time.
+/// `by`: the field that is the key of an access log; events have their limits and keys. `span`: the first and the last time.
 pub(super) fn table(tally: &Tally, by: Option<&str>, span: Option<(i64, i64)>) -> Vec<String> {
     let mut lines = Vec::new();
     let mut rows: Vec<(&Bucket, &Row)> = tally.rows.iter().filter(|(_, row)| row.denied > 0).collect();
@@ -164,9 +156,7 @@ fn time(micros: i64) -> String {
 /// Prints the decision on each line as JSON, in the order of the lines.
 #[derive(Default)]
 pub(super) struct Decisions {
-    /// The next line to print.
     next: usize,
-    /// Decisions on lines after that one.
     waiting: BTreeMap<usize, String>,
 }
 
@@ -181,18 +171,13 @@ impl Decisions {
         self.waiting.insert(place, text);
     }
 
-    pub(super) fn add_bad(&mut self, line: &BadLine) {
-        let message = format!("line {}: {}", line.number, line.why);
+    pub(super) fn add_bad(&mut self, line: &UnreadableLine) {
+        let message = format!("line {}: {line}", line.number);
         self.waiting.insert(line.place, json::line(&json!({"error": "invalid_line", "message": message})));
     }
 
-    /// Prints the lines that follow the last one.
     pub(super) fn print(&mut self) -> Result<()> {
-        let next = || {
-            let text = self.waiting.remove(&self.next)?;
-            self.next += 1;
-            Some(text)
-        };
+        let next = || self.waiting.remove(&self.next).inspect(|_| self.next += 1);
         output::lines(iter::from_fn(next))
     }
 }

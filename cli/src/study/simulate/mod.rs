@@ -36,7 +36,6 @@ enum Step {
 /// Questions by time, the next first.
 type Steps = BinaryHeap<Reverse<(i64, Step)>>;
 
-/// The limits, and the calls that each of them is offered.
 struct Prepared<'a> {
     args: &'a SimulateArgs,
     named: Vec<(Arc<str>, Limit)>,
@@ -70,7 +69,6 @@ impl<'a> Prepared<'a> {
         Item::new(name, self.args.key.as_str())
     }
 
-    /// A call, which takes slots under this lease.
     fn call(&self, name: &str, lease: Option<LeaseId>) -> Call {
         let args = self.args;
         let call = Call::from(self.item(name).count(args.count).leave(args.leave.unwrap_or_default()));
@@ -88,7 +86,6 @@ impl<'a> Prepared<'a> {
         Ok(simulated)
     }
 
-    /// Makes the calls to one of the limits. The database decides each of them.
     async fn play(&self, mut panel: Panel, sandbox: &mut Sandbox, progress: &Progress) -> Result<Simulated> {
         let Self { args, limits, times, traffic, .. } = self;
         let (name, limit) = (Arc::clone(&panel.name), panel.limit);
@@ -149,7 +146,7 @@ impl<'a> Prepared<'a> {
         }
         slots += held.into_values().map(|since| held_for(since, traffic.length)).sum::<f64>();
         outcome.average_held = slots / traffic.length as f64;
-        Ok(Simulated { panel, outcome })
+        Ok((panel, outcome))
     }
 
     /// Adds a call, and the release of its slots. The release of a call that is denied changes nothing.
@@ -184,7 +181,7 @@ pub(crate) async fn panels_of_traffic(
         format!("{calls} calls are more than the {allowed} that are simulated here: use fewer calls or a shorter time");
     CliError::refuse_if(prepared.times.len() > most, why)?;
     let simulated = prepared.run(true, sandbox, &Progress::hidden()).await?;
-    Ok((prepared.traffic.describe(), simulated.into_iter().map(|one| one.panel).collect()))
+    Ok((prepared.traffic.describe(), simulated.into_iter().map(|(panel, _)| panel).collect()))
 }
 
 pub(crate) async fn run(args: SimulateArgs, database: Database) -> Result<()> {
@@ -205,7 +202,7 @@ pub(crate) async fn run(args: SimulateArgs, database: Database) -> Result<()> {
     let (heading, retry) = (prepared.traffic.describe(), args.denied == OnDenial::Retry);
     let lines = if args.json { simulated.iter().map(object).collect() } else { table(&heading, &simulated, retry) };
     if let Some(file) = file {
-        let panels = simulated.into_iter().map(|one| one.panel).collect();
+        let panels = simulated.into_iter().map(|(panel, _)| panel).collect();
         Picture { heading, clock: Clock::Elapsed, panels }.save(file)?;
     }
     output::lines(lines)
@@ -237,8 +234,7 @@ impl Outcome {
         self.uses.push((at.saturating_add(i64::try_from(wait.as_micros()).unwrap_or(i64::MAX)), count));
     }
 
-    /// The most tokens used within any period, wherever it begins. Uses that are a whole period apart are not in the same
-    /// period.
+    /// The most tokens used within a period, wherever it begins. Uses that are a whole period apart are not in the same one.
     fn most_in_a_period(&self, period: i64) -> f64 {
         let mut uses = self.uses.clone();
         uses.sort_by_key(|(at, _)| *at);
@@ -256,42 +252,33 @@ impl Outcome {
 }
 
 /// One limit, and the outcome of the calls to it.
-struct Simulated {
-    panel: Panel,
-    outcome: Outcome,
-}
+type Simulated = (Panel, Outcome);
 
-impl Simulated {
-    /// `None` for slots, which have no period.
-    fn most_in_a_period(&self) -> Option<f64> {
-        (!self.panel.has_slots()).then(|| self.outcome.most_in_a_period(period_micros(&self.panel.limit)))
-    }
-
-    fn of_slots<T>(&self, value: T) -> Option<T> {
-        self.panel.has_slots().then_some(value)
-    }
+/// `None` for slots, which have no period.
+fn most_in_a_period((panel, outcome): &Simulated) -> Option<f64> {
+    (!panel.has_slots()).then(|| outcome.most_in_a_period(period_micros(&panel.limit)))
 }
 
 fn table(traffic: &str, simulated: &[Simulated], retry: bool) -> Vec<String> {
-    let reserved = simulated.iter().any(|one| one.outcome.reserved > 0);
-    let has_slots = |one: &Simulated| one.panel.has_slots();
+    let reserved = simulated.iter().any(|(_, outcome)| outcome.reserved > 0);
+    let has_slots = |(panel, _): &Simulated| panel.has_slots();
     let (slots, periods) = (simulated.iter().any(has_slots), !simulated.iter().all(has_slots));
     let columns: [Column<'_, Simulated>; 12] = [
-        ("LIMIT", true, |one| one.panel.title()),
-        ("OFFERED", true, |one| grouped(one.panel.calls)),
-        ("ADMITTED", true, |one| grouped(one.outcome.admitted)),
-        ("RESERVED", reserved, |one| grouped(one.outcome.reserved)),
-        ("DENIED", true, |one| grouped(one.panel.calls - one.outcome.admitted)),
-        ("% ADMITTED", true, |one| percent_of(one.outcome.admitted as f64, one.panel.calls as f64)),
+        ("LIMIT", true, |(panel, _)| panel.title()),
+        ("OFFERED", true, |(panel, _)| grouped(panel.calls)),
+        ("ADMITTED", true, |(_, outcome)| grouped(outcome.admitted)),
+        ("RESERVED", reserved, |(_, outcome)| grouped(outcome.reserved)),
+        ("DENIED", true, |(panel, outcome)| grouped(panel.calls - outcome.admitted)),
+        ("% ADMITTED", true, |(panel, outcome)| percent_of(outcome.admitted as f64, panel.calls as f64)),
         // Those that are not admitted at the end.
-        ("STILL WAITING", retry, |one| grouped(one.outcome.calls - one.outcome.admitted)),
-        ("LONGEST WAIT", true, |one| wait(one.outcome.longest_wait)),
-        ("MOST IN A PERIOD", periods, |one| or_dash(one.most_in_a_period().map(tokens))),
-        ("MOST AT ONCE", slots, |one| or_dash(one.of_slots(tokens(one.outcome.most_held)))),
-        ("AVERAGE AT ONCE", slots, |one| or_dash(one.of_slots(format!("{:.2}", one.outcome.average_held)))),
-        ("LOST LEASES", slots, |one| or_dash(one.of_slots(grouped(one.outcome.lost)))),
+        ("STILL WAITING", retry, |(_, outcome)| grouped(outcome.calls - outcome.admitted)),
+        ("LONGEST WAIT", true, |(_, outcome)| wait(outcome.longest_wait)),
+        ("MOST IN A PERIOD", periods, |one| or_dash(most_in_a_period(one).map(tokens))),
+        ("MOST AT ONCE", slots, |(panel, outcome)| or_dash(panel.of_slots(tokens(outcome.most_held)))),
+        ("AVERAGE AT ONCE", slots, |(panel, outcome)| or_dash(panel.of_slots(format!("{:.2}", outcome.average_held)))),
+        ("LOST LEASES", slots, |(panel, outcome)| or_dash(panel.of_slots(grouped(outcome.lost)))),
     ];
-    let calls = simulated.first().map_or(0, |one| one.outcome.calls);
+    let calls = simulated.first().map_or(0, |(_, outcome)| outcome.calls);
     let mut lines = vec![format!("{traffic}: {} calls", grouped(calls)), String::new()];
     lines.extend(text::table(&columns, simulated, &[0]));
     lines
@@ -302,7 +289,7 @@ fn or_dash(text: Option<String>) -> String {
 }
 
 fn object(simulated: &Simulated) -> String {
-    let Simulated { panel, outcome } = simulated;
+    let (panel, outcome) = simulated;
     let bars = |tokens: fn(&Bar) -> f64| panel.bars.iter().map(tokens).collect::<Vec<_>>();
     let balances = panel.balances().into_iter().map(|(at, value)| [at as f64 / 1000.0, value]);
     line(&json!({
@@ -314,10 +301,10 @@ fn object(simulated: &Simulated) -> String {
         "reserved": outcome.reserved,
         "denied": panel.calls - outcome.admitted,
         "longest_wait_ms": milliseconds(outcome.longest_wait),
-        "most_in_a_period": simulated.most_in_a_period(),
-        "most_at_once": simulated.of_slots(outcome.most_held),
-        "average_at_once": simulated.of_slots(outcome.average_held),
-        "lost_leases": simulated.of_slots(outcome.lost),
+        "most_in_a_period": most_in_a_period(simulated),
+        "most_at_once": panel.of_slots(outcome.most_held),
+        "average_at_once": panel.of_slots(outcome.average_held),
+        "lost_leases": panel.of_slots(outcome.lost),
         "bar_ms": panel.bins.width as f64 / 1000.0,
         "bars_offered": bars(Bar::offered),
         "bars_admitted": bars(|bar| bar.admitted),
@@ -342,10 +329,7 @@ mod tests {
         assert_eq!(outcome.most_in_a_period(1), 1.0);
         assert_eq!(outcome.most_in_a_period(i64::MAX), 9.0);
         assert_eq!(Outcome::default().most_in_a_period(5), 0.0);
-    }
-
-    #[test]
-    fn a_reserved_call_counts_at_its_reserved_time() {
+        // A reserved call counts at its reserved time.
         let mut outcome = Outcome::default();
         outcome.admit(0, 0, 2.0, Some(Duration::from_micros(100)));
         outcome.admit(50, 10, 3.0, None);

@@ -13,6 +13,7 @@ use crate::text::{format_micros, grouped, parse_micros, period_micros, plain};
 use pg_limiter::{Kind, Limit};
 
 #[derive(Args, Debug)]
+#[command(next_help_heading = "The traffic")]
 pub(crate) struct SimulateArgs {
     #[command(flatten)]
     pub(super) limit: LimitArgs,
@@ -23,51 +24,46 @@ pub(crate) struct SimulateArgs {
     #[arg(long, help_heading = "The limit", value_name = "KEY", default_value = "", hide_default_value = true)]
     pub(super) key: String,
     /// Pattern of the calls; every limit is offered the same calls
-    #[arg(long, help_heading = HEADING, value_enum, value_name = "KIND", default_value = "poisson")]
+    #[arg(long, value_enum, value_name = "KIND", default_value = "poisson")]
     traffic: Shape,
     /// Average rate of the calls (bursts: within a burst), such as 2/s, 90/m or 1000/h [default: twice the highest rate of
     /// the limits; bursts: ten times the highest rate]
-    #[arg(long, help_heading = HEADING, value_name = "N/TIME", value_parser = Pace::parse)]
+    #[arg(long, value_name = "N/TIME", value_parser = Pace::parse)]
     calls: Option<Pace>,
     /// Length of the simulation, such as 5m [default: ten times the longest period]
-    #[arg(long = "for", help_heading = HEADING, value_name = "LENGTH")]
+    #[arg(long = "for", value_name = "LENGTH")]
     length: Option<String>,
     /// Average number of calls in a burst [default: twice the largest capacity]
-    #[arg(long, help_heading = HEADING, value_name = "N", value_parser = finite)]
+    #[arg(long, value_name = "N", value_parser = finite)]
     burst: Option<f64>,
     /// Average pause between bursts, such as 30s [default: the longest period]
-    #[arg(long, help_heading = HEADING, value_name = "LENGTH")]
+    #[arg(long, value_name = "LENGTH")]
     pause: Option<String>,
     /// Random seed; the same seed gives the same calls
-    #[arg(long, help_heading = HEADING, value_name = "N", default_value = "1")]
+    #[arg(long, value_name = "N", default_value = "1")]
     seed: u64,
     /// Time for which an admitted call holds its slots of a concurrency limit, such as 2s: every call with --traffic
     /// constant, otherwise on average (exponentially distributed). The lease is not renewed
-    #[arg(long, help_heading = HEADING, value_name = "LENGTH")]
+    #[arg(long, value_name = "LENGTH")]
     hold: Option<String>,
     /// Tokens that each call takes, or slots
-    #[arg(long, help_heading = HEADING, value_name = "TOKENS", default_value = "1", value_parser = finite, allow_negative_numbers = true)]
+    #[arg(long, value_name = "TOKENS", default_value = "1", value_parser = finite, allow_negative_numbers = true)]
     pub(super) count: f64,
     /// Headroom: a call is admitted only if at least so many tokens are left in the bucket after it
-    #[arg(
-        long, help_heading = HEADING, value_name = "TOKENS", value_parser = finite, allow_negative_numbers = true,
-        conflicts_with = "reserve"
-    )]
+    #[arg(long, value_name = "TOKENS", value_parser = finite, allow_negative_numbers = true, conflicts_with = "reserve")]
     pub(super) leave: Option<f64>,
     /// Make reservations: calls take tokens before they are available, and wait for them; sliding windows cannot reserve
-    #[arg(long, help_heading = HEADING)]
+    #[arg(long)]
     pub(super) reserve: bool,
     /// Whether a denied call is dropped or retried
-    #[arg(long, help_heading = HEADING, value_enum, value_name = "WHAT", default_value = "drop")]
+    #[arg(long, value_enum, value_name = "WHAT", default_value = "drop")]
     pub(super) denied: OnDenial,
     #[command(flatten)]
     pub(super) plot: PlotArgs,
     /// Print JSON, one object per limit and line, with the tokens of every bar of the picture
-    #[arg(long)]
+    #[arg(long, help_heading = None::<&str>)]
     pub(super) json: bool,
 }
-
-const HEADING: &str = "The traffic";
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub(super) enum OnDenial {
@@ -141,8 +137,8 @@ impl SimulateArgs {
         let fastest = limits().max_by(|a, b| rate(a).total_cmp(&rate(b)));
         let usual = fastest.map(|limit| Pace { calls: times * limit.rate(), per: period(limit) });
         let capacity = limits().map(Limit::capacity).fold(0.0, f64::max);
+        let of_bursts = [("--burst", self.burst.is_some()), ("--pause", self.pause.is_some())];
         if self.traffic != Shape::Bursts {
-            let of_bursts = [("--burst", self.burst.is_some()), ("--pause", self.pause.is_some())];
             CliError::refuse_without("--traffic bursts", "other traffic", &of_bursts)?;
         }
         let is_low = self.burst.is_some_and(|burst| burst < 1.0);
@@ -179,29 +175,25 @@ pub(super) enum Shape {
     Bursts,
 }
 
-/// A rate: a number of calls per length of time.
+/// A number of calls per length of time, in microseconds.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(super) struct Pace {
-    pub(super) calls: f64,
-    /// In microseconds.
-    pub(super) per: i64,
+    calls: f64,
+    per: i64,
 }
 
-/// Traffic from time 0 on.
+/// Traffic from time 0 on. Lengths are in microseconds; `burst`, a number of calls, `pause` and `hold` are averages.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(super) struct Traffic {
-    pub(super) shape: Shape,
+    shape: Shape,
     /// The average rate; for bursts, the rate within a burst.
-    pub(super) pace: Pace,
-    /// In microseconds.
+    pace: Pace,
     pub(super) length: i64,
-    /// The average number of calls in a burst.
-    pub(super) burst: f64,
-    /// The average pause between bursts, in microseconds.
-    pub(super) pause: i64,
-    /// How long calls hold slots, on average, in microseconds.
-    pub(super) hold: Option<i64>,
-    pub(super) seed: u64,
+    burst: f64,
+    pause: i64,
+    /// How long calls hold slots.
+    hold: Option<i64>,
+    seed: u64,
 }
 
 impl Pace {
@@ -311,14 +303,10 @@ mod tests {
     }
 
     #[test]
-    fn constant_traffic_is_evenly_spaced() {
+    fn constant_traffic_is_even_and_random_traffic_has_its_mean_and_its_spread() {
         let times = traffic(Shape::Constant, 1).times();
         assert_eq!((times.len(), times[0], times[49_999]), (50_000, 0, 999_980_000));
         assert!(times.windows(2).all(|pair| pair[1] - pair[0] == 20_000));
-    }
-
-    #[test]
-    fn random_traffic_has_the_mean_and_the_spread_of_its_kind() {
         for seed in 1..=5 {
             let times = traffic(Shape::Poisson, seed).times();
             // Within six standard deviations of a Poisson distribution with this mean.

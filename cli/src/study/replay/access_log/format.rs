@@ -1,5 +1,4 @@
-//! The format of an access log, what a log collector writes before its lines, the guess for a line that has another format, and
-//! the fields of a line.
+//! The format of an access log, what a collector writes before its lines, the guess for a line of another format, and its fields.
 
 use std::borrow::Cow;
 use std::collections::{HashMap, VecDeque};
@@ -20,12 +19,7 @@ use crate::study::replay::events::{Event, json_reason};
 const COMMON: &str = "$remote_addr $remote_logname $remote_user [$time_local] \"$request\" $status $body_bytes_sent";
 const HEADERS: &str = " \"$http_referer\" \"$http_user_agent\"";
 
-/// Begins the reason for a JSON object without a time.
 const NO_TIME: &str = "no field has the time";
-
-/// The names of formats, for messages.
-const NAMES: &str =
-    "common, combined, vhost, json, syslog, docker, compose, kubectl, cri, or a format string of nginx or Apache";
 
 /// The format of the lines of an access log. The default is the common or the combined format.
 #[derive(Clone, Debug)]
@@ -53,7 +47,7 @@ impl LogFormat {
             let hint = hint.or_else(|| of_host_name(line)).or_else(|| self.hint(line, &mut reason));
             let what = if is_other_format { "another format" } else { "not a line of an access log" };
             let misses_format = !self.patterns.is_empty();
-            UnreadableLine { reason: format!("{what}: {reason}"), hint, is_other_format, misses_format }
+            UnreadableLine { hint, is_other_format, misses_format, ..format!("{what}: {reason}").into() }
         })
     }
 
@@ -192,8 +186,7 @@ fn pattern(format: &str, goes_on: bool) -> Result<Pattern, String> {
     of_nginx(format)?.checked(goes_on)
 }
 
-/// Parses the name of a format, a format string of nginx or Apache, or one of them after the name of a collector, as in
-/// `syslog:combined`.
+/// Parses the name of a format, a format string of nginx or Apache, or one of them after a collector: `syslog:combined`.
 impl FromStr for LogFormat {
     type Err = String;
 
@@ -213,7 +206,12 @@ impl FromStr for LogFormat {
             _ if first == "json" => Vec::new(),
             _ if text.contains('$') => vec![pattern(text, false)?],
             _ if text.contains('%') => vec![of_apache(text)?.checked(false)?],
-            _ => return Err(format!("\"{text}\" is no format; use {NAMES}")),
+            _ => {
+                return Err(format!(
+                    "\"{text}\" is no format; use common, combined, vhost, json, syslog, docker, compose, kubectl, cri, or a format \
+                     string of nginx or Apache"
+                ));
+            }
         };
         let renamed = if patterns.is_empty() { renamed(rest)? } else { Renamed::new() };
         Ok(Self { text: text.to_owned(), collector: None, patterns, renamed })
@@ -224,11 +222,10 @@ const BEHIND_PROXY: &str = "$http_x_forwarded_for - $remote_user [$time_local] \
 
 /// The formats to try, the most usual ones first.
 static KNOWN: LazyLock<Vec<LogFormat>> = LazyLock::new(|| {
-    let mut layouts = vec!["vhost".to_owned(), "json".to_owned()];
-    for host in ["", "$host:$server_port ", "$host "] {
-        layouts.extend([HEADERS, ""].map(|headers| format!("{host}{BEHIND_PROXY}{headers}")));
-    }
-    let mut texts = [vec!["combined".to_owned(), "common".to_owned()], layouts.clone()].concat();
+    let behind = |host| [HEADERS, ""].map(|headers| format!("{host}{BEHIND_PROXY}{headers}"));
+    let behind = ["", "$host:$server_port ", "$host "].map(behind).concat();
+    let layouts = [&["vhost", "json"].map(str::to_owned)[..], &behind].concat();
+    let mut texts = [&["combined", "common"].map(str::to_owned)[..], &layouts].concat();
     for Collector { name, .. } in COLLECTORS.iter() {
         texts.push((*name).to_owned());
         texts.extend(layouts.iter().map(|layout| format!("{name}:{layout}")));
@@ -306,13 +303,14 @@ fn is_host_name(text: &str) -> bool {
 #[derive(Debug)]
 struct Collector {
     name: &'static str,
-    /// That text.
     before: Regex,
     /// How its lines begin, for messages.
     begin: &'static str,
 }
 
 static COLLECTORS: LazyLock<[Collector; 5]> = LazyLock::new(|| {
+    let whole = |before: &str| Regex::new(&format!("^(?:{before})")).expect("a regular expression");
+    let collector = |name, before: &str, begin| Collector { name, before: whole(before), begin };
     let time =
         "[0-9]{4}-[0-9]{2}-[0-9]{2}[Tt][0-9]{2}:[0-9]{2}:[0-9]{2}(?:[.,][0-9]+)?(?:[Zz]|[+-][0-9]{2}:?[0-9]{2}) ";
     let classic_time = "[A-Za-z]{3} +[0-9]+ (?:[0-9]{4} )?[0-9]{2}:[0-9]{2}:[0-9]{2}[^ ]* ";
@@ -320,33 +318,23 @@ static COLLECTORS: LazyLock<[Collector; 5]> = LazyLock::new(|| {
     let structured_data = r#"(?:-|(?:\[(?:[^"\]]|"(?:[^"\\]|\\.)*")*\])+) "#;
     // The host, the program, its process, and the kind of the message; then the data.
     let rfc_5424 = format!(r"1 (?:- |{time})(?:[^ ]* ){{4}}{structured_data}\x{{feff}}*");
-    // Also in colours, as on a terminal and with `--ansi always`.
+    // Also with the priority, `<190>`.
+    let syslog = format!("(?:<[0-9]+>)?(?:{rfc_5424}|(?:{time}|{classic_time})[^ ]* [^ ]+: )");
+    // `docker compose logs` and `docker service logs`, also with a time, and in colours, as on a terminal and with `--ansi always`.
     let colours = r"(?:\x1b\[[0-9;]*m)*";
+    let compose = format!(r"{colours}[A-Za-z0-9._@-]+ *{colours} *\|{colours} {colours}(?:{time})?");
+    // `kubectl logs --prefix`, also with a time.
+    let kubectl = format!(r"\[pod/[^\] ]+\] (?:{time})?");
+    // The files of Kubernetes.
+    let cri = format!("{time}std(?:out|err) F ");
     [
-        // Also with the priority, `<190>`.
-        (
-            "syslog",
-            format!("(?:<[0-9]+>)?(?:{rfc_5424}|(?:{time}|{classic_time})[^ ]* [^ ]+: )"),
-            "as lines of syslog: Dec 16 00:00:00 host nginx: ..",
-        ),
+        collector("syslog", &syslog, "as lines of syslog: Dec 16 00:00:00 host nginx: .."),
         // `docker logs -t`, `kubectl logs --timestamps`.
-        ("docker", time.to_owned(), "with a time like 2026-01-01T00:00:00.000000000Z"),
-        // `docker compose logs` and `docker service logs`, also with a time.
-        (
-            "compose",
-            format!(r"{colours}[A-Za-z0-9._@-]+ *{colours} *\|{colours} {colours}(?:{time})?"),
-            "with the name of a service: web-1  | ..",
-        ),
-        // `kubectl logs --prefix`, also with a time.
-        ("kubectl", format!(r"\[pod/[^\] ]+\] (?:{time})?"), "with the name of a pod: [pod/web-1/nginx] .."),
-        // The files of Kubernetes.
-        ("cri", format!("{time}std(?:out|err) F "), "as in Kubernetes: 2026-01-01T00:00:00.000000000Z stdout F .."),
+        collector("docker", time, "with a time like 2026-01-01T00:00:00.000000000Z"),
+        collector("compose", &compose, "with the name of a service: web-1  | .."),
+        collector("kubectl", &kubectl, "with the name of a pod: [pod/web-1/nginx] .."),
+        collector("cri", &cri, "as in Kubernetes: 2026-01-01T00:00:00.000000000Z stdout F .."),
     ]
-    .map(|(name, before, begin)| Collector {
-        name,
-        before: Regex::new(&format!("^(?:{before})")).expect("a regular expression"),
-        begin,
-    })
 });
 
 /// The collector of a line, and the line without its text. Lines of `cri` begin as those of `docker`.
@@ -356,7 +344,6 @@ fn collected(line: &str) -> Option<(&'static Collector, &str)> {
 }
 
 impl Collector {
-    /// The line without the text before it.
     fn rest<'l>(&self, line: &'l str) -> Option<&'l str> {
         Some(&line[self.before.find(line)?.end()..])
     }
@@ -401,8 +388,7 @@ impl<'a> LogLine<'a> {
         self.at
     }
 
-    /// The value of a field by a name of the tool, such as `path`, or by the format's own name. `None` if the line has no such
-    /// field.
+    /// The value of a field by a name of the tool, such as `path`, or by the format's own name, if the line has the field.
     pub fn field(&self, name: &str) -> Option<&str> {
         match name {
             // Without the query.
@@ -414,10 +400,7 @@ impl<'a> LogLine<'a> {
                 self.own("request_uri").or_else(of_request).or_else(|| self.meaning(name))
             }
             "method" => self.meaning(name).or_else(|| self.request().map(|(method, _)| method)),
-            _ => self
-                .meaning(name)
-                .or_else(|| self.own(name))
-                .or_else(|| self.headers(name.strip_prefix("http_")?).next()),
+            _ => self.named(name).or_else(|| self.headers(name.strip_prefix("http_")?).next()),
         }
     }
 
@@ -443,17 +426,16 @@ impl<'a> LogLine<'a> {
         Some(format!("\"{value}\" is an address, and no {name}"))
     }
 
-    /// Whether the line can be read with other values for this name.
     pub(super) fn has_other_readings(&self, name: &str) -> bool {
         any_source(name, &|own| self.ambiguous.iter().any(|field| field.name == own))
     }
 
     /// Whether the line has several values for a field that is a header of the request.
     pub(super) fn is_ambiguous(&self, name: &str) -> bool {
-        let has_field = self.renamed.contains_key(name) || self.meaning(name).or_else(|| self.own(name)).is_some();
-        let mut values =
-            name.strip_prefix("http_").filter(|_| !has_field).into_iter().flat_map(|name| self.headers(name));
-        values.next().is_some_and(|first| values.any(|other| other != first))
+        let Some(header) = name.strip_prefix("http_") else { return false };
+        let mut values = self.headers(header);
+        let has_field = self.renamed.contains_key(name) || self.named(name).is_some();
+        !has_field && values.next().is_some_and(|first| values.any(|other| other != first))
     }
 
     /// The value of a field by the format's own name.
@@ -461,11 +443,14 @@ impl<'a> LogLine<'a> {
         self.fields.iter().find(|(own, _)| own == name).map(|(_, value)| &**value)
     }
 
-    /// The names of the line's fields, for messages.
     pub(super) fn has(&self) -> String {
         let names: Vec<&str> = self.fields.iter().map(|(name, _)| &**name).take(20).collect();
         let advice = wrapped(|name| self.own(name).is_some()).map(|advice| format!("; {advice}")).unwrap_or_default();
         format!("the line has the fields {}{advice}", names.join(", "))
+    }
+
+    fn named(&self, name: &str) -> Option<&str> {
+        self.meaning(name).or_else(|| self.own(name))
     }
 
     /// The value with the meaning of one of the tool's names: the first one that is not absent.
@@ -487,8 +472,7 @@ impl<'a> LogLine<'a> {
         fields.into_iter().filter_map(|field| Some((field, self.own(field)?)))
     }
 
-    /// The method and the URI of `GET /path?query HTTP/1.1`. A malformed request, as port scanners send them, has no method, and
-    /// is the URI.
+    /// The method and the URI of `GET /path?query HTTP/1.1`. A malformed request, as of a port scanner, is a URI without a method.
     fn request(&self) -> Option<(&str, &str)> {
         let request = self.meaning("request")?;
         let (method, rest) = request.split_once(' ').unwrap_or(("", request));
@@ -550,7 +534,6 @@ fn with_long_numbers(line: &str) -> Cow<'_, str> {
     text.into()
 }
 
-/// A file in which Docker keeps the lines of a container.
 fn is_file_of_docker(line: &str) -> bool {
     line.starts_with(r#"{"log":""#) && line.contains(r#","stream":""#)
 }

@@ -10,46 +10,40 @@ use http::{HeaderName, HeaderValue, Request};
 use regex::Regex;
 
 use crate::error::{CliError, Result};
-use crate::study::replay::access_log::format::names;
+use crate::study::replay::access_log::format::{LogFormat, LogLine, names};
 use crate::study::replay::access_log::servers::field_name;
-use crate::study::replay::access_log::{LogFormat, LogLine};
 use pg_limiter::web::{ClientAddress, InvalidNetworks, KeyExtractor, PeerAddress, TrustedProxies, stored_keys};
 
-/// The name of the client's address.
 const CLIENT: &str = "remote_addr";
 
-/// How an access log is read.
 #[derive(Args, Clone, Debug, Default)]
+#[command(next_help_heading = "The access log")]
 #[group(skip)]
 pub(crate) struct LogOptions {
     /// Format of the lines: common, combined, vhost, json, json:time=FIELD,remote_addr=FIELD,.., or the format string of the
     /// server: nginx's ('$http_x_forwarded_for - $remote_user [$time_local] ..') or Apache's ('%v %h %l %u %t ..'). After the
     /// name of a collector: syslog, docker, compose, kubectl or cri, as in docker:json [default: common or combined]
-    #[arg(long, help_heading = HEADING, value_name = "FORMAT", requires = "access_log")]
+    #[arg(long, value_name = "FORMAT", requires = "access_log")]
     pub(crate) log_format: Option<LogFormat>,
     /// Field of a request to use as the key: remote_addr (the key of the client in the web layer), path, uri, user, method,
     /// status, user_agent, referer, host, or any field of the format as it is, such as '$http_x_api_key' or '%{X-Api-Key}i'
     /// [default: remote_addr]
-    #[arg(long, help_heading = HEADING, value_name = "FIELD", requires = "access_log")]
+    #[arg(long, value_name = "FIELD", requires = "access_log")]
     pub(crate) key: Option<String>,
     /// Networks of your own proxies, such as 10.0.0.0/8,192.0.2.7, as in the web layer: a request from one of them is the
     /// client's that the header of --trusted-header reports, which must be a field of the log [default: none]
-    #[arg(long, help_heading = HEADING, value_name = "NETWORKS", requires = "access_log", value_parser = networks)]
+    #[arg(long, value_name = "NETWORKS", requires = "access_log", value_parser = networks)]
     pub(crate) trusted_proxies: Option<String>,
     /// Header in which the proxies report the client's address [default: x-forwarded-for]
-    #[arg(long, help_heading = HEADING, value_name = "NAME", requires = "access_log")]
+    #[arg(long, value_name = "NAME", requires = "access_log")]
     pub(crate) trusted_header: Option<HeaderName>,
     /// Prefix length, in bits, of an IPv6 client's key [default: 64]
-    #[arg(long, help_heading = HEADING, value_name = "BITS", requires = "access_log",
-          value_parser = clap::value_parser!(u8).range(0..=128))]
+    #[arg(long, value_name = "BITS", requires = "access_log", value_parser = clap::value_parser!(u8).range(0..=128))]
     pub(crate) ipv6_prefix: Option<u8>,
     /// Prefix length, in bits, of an IPv4 client's key [default: 32]
-    #[arg(long, help_heading = HEADING, value_name = "BITS", requires = "access_log",
-          value_parser = clap::value_parser!(u8).range(0..=32))]
+    #[arg(long, value_name = "BITS", requires = "access_log", value_parser = clap::value_parser!(u8).range(0..=32))]
     pub(crate) ipv4_prefix: Option<u8>,
 }
-
-const HEADING: &str = "The access log";
 
 impl LogOptions {
     pub(crate) fn key(&self) -> &str {
@@ -61,13 +55,11 @@ fn networks(text: &str) -> Result<String, InvalidNetworks> {
     text.parse::<TrustedProxies>().map(|_| text.to_owned())
 }
 
-/// Makes the key of a request.
 #[derive(Clone, Debug)]
 pub(crate) struct LogKey {
     /// As the user writes it.
     pub(crate) name: String,
-    /// The field that is the key as it is: by a name of the tool or, after a `$`, by the format's own. [`CLIENT`] is not as it
-    /// is, but as the web layer uses it.
+    /// A name of the tool or, after a `$`, of the format. The field is the key as it is; only [`CLIENT`] is as in the web layer.
     field: String,
     client: ClientAddress,
     /// The header of the proxies, and the field that has it.
@@ -122,14 +114,14 @@ impl LogKey {
             return Ok(Self { name, field, client, header, header_field, has_proxies });
         }
         let named = names().filter(|name| format.has(name)).map(str::to_owned);
-        let mut all: Vec<String> = named.chain(format.own_names().map(|name| format!("${name}"))).collect();
+        let own = format.own_names().map(|name| format!("${name}"));
         let mut seen = HashSet::new();
-        all.retain(|name| seen.insert(name.clone()));
+        let all: Vec<String> = named.chain(own).filter(|name| seen.insert(name.clone())).collect();
         Err(CliError::usage(format!("--key {name}: the log format has no such field; it has {}", all.join(", "))))
     }
 
-    /// The key of a request, or `None` if the line has no such field. Returns the reason if the field is no key.
-    pub(crate) fn of(&self, line: &LogLine<'_>) -> Result<Option<String>, String> {
+    /// The key of a request, and whether the request lacks the needed field. Returns the reason if the field is no key.
+    pub(crate) fn of(&self, line: &LogLine<'_>) -> Result<(String, bool), String> {
         let field = if self.field == CLIENT { &self.header_field } else { &self.field };
         if line.is_ambiguous(field) {
             return Err(format!(
@@ -150,10 +142,10 @@ impl LogKey {
             ));
         }
         if self.field != CLIENT {
-            return Ok(value.map(stored));
+            return Ok((value.map(stored).unwrap_or_default(), value.is_none()));
         }
         let peer = line.field(CLIENT);
-        let reported = self.reported(line);
+        let reported = line.field(&self.header_field).or_else(|| line.own(ALL_FORWARDED));
         if peer.is_none() && (reported.is_none() || line.renamed.contains_key(CLIENT)) {
             return Err(format!(
                 "no field has the client's address: name it with --log-format json:remote_addr=FIELD; {}",
@@ -161,7 +153,7 @@ impl LogKey {
             ));
         }
         let own = line.source(CLIENT).map_or(CLIENT, |(own, _)| own);
-        self.of_client(peer, own, reported).map(Some)
+        Ok((self.of_client(peer, own, reported)?, self.has_proxies && reported.is_none()))
     }
 
     /// Whether this is the key that clients with an unreadable address share.
@@ -169,20 +161,13 @@ impl LogKey {
         self.field == CLIENT && key == UNREADABLE
     }
 
-    /// The header of the proxies. `None` if the line has no such field.
-    fn reported<'l>(&self, line: &'l LogLine<'_>) -> Option<&'l str> {
-        line.field(&self.header_field).or_else(|| line.own(ALL_FORWARDED))
+    /// The field that requests should have: the key or, behind proxies, the header with the client's address.
+    pub(crate) fn needed(&self) -> &str {
+        if self.field == CLIENT { &self.header_field } else { &self.name }
     }
 
-    /// The field that a request should have and this one lacks: the key or, behind proxies, the header with the client's address.
-    pub(crate) fn missing(&self, line: &LogLine<'_>, key: Option<&str>) -> Option<Box<str>> {
-        let lacks_header = self.field == CLIENT && self.has_proxies && self.reported(line).is_none();
-        let missing = if key.is_none() { Some(&self.name) } else { lacks_header.then_some(&self.header_field) };
-        missing.map(|field| field.as_str().into())
-    }
-
-    /// The key of a client. `peer`: the address of the peer, if the log has it, in its field `own`. `reported`: the header of the
-    /// proxies, if the log has it. Both are empty where the server had none.
+    /// The key of a client, by the address of the peer, from the field `own`, and the header of the proxies. Both are empty where the
+    /// server had none.
     fn of_client(&self, peer: Option<&str>, own: &str, reported: Option<&str>) -> Result<String, String> {
         let no_peer = |text: &str| match text {
             "" => "the field with the client's address is empty".to_owned(),
@@ -235,7 +220,6 @@ fn stored(key: &str) -> String {
     if key.len() <= LONGEST_KEY { key.to_owned() } else { stored_keys(key).usual.as_str().to_owned() }
 }
 
-/// In bytes.
 const LONGEST_KEY: usize = 1024;
 
 /// The web layer's key for all clients with an unreadable address.
@@ -285,61 +269,62 @@ mod tests {
         LogKey::new(&"json".parse().unwrap(), &options).unwrap()
     }
 
-    fn behind(proxies: &str) -> LogKey {
-        let trusted_proxies = Some(proxies.to_owned()).filter(|text| !text.is_empty());
-        keys(LogOptions { trusted_proxies, ..LogOptions::default() })
-    }
-
     #[test]
-    fn a_peer_has_the_key_of_the_web_layer() {
-        for (peer, key) in [
-            ("203.0.113.7", "203.0.113.7"),
-            ("203.0.113.7:4711", "203.0.113.7"),
-            ("::ffff:203.0.113.7", "203.0.113.7"),
-            ("2001:db8::1", "2001:db8::/64"),
-            ("[2001:DB8::1]:443", "2001:db8::/64"),
-            ("fe80::1%eth0", "fe80::/64"),
+    fn clients_have_the_keys_of_the_web_layer() {
+        let alone = keys(LogOptions::default());
+        let wide = keys(LogOptions { ipv6_prefix: Some(48), ipv4_prefix: Some(24), ..LogOptions::default() });
+        let behind = keys(LogOptions { trusted_proxies: Some("10.0.0.0/8".to_owned()), ..LogOptions::default() });
+        for (keys, peer, reported, key) in [
+            (&alone, Some("203.0.113.7"), None, "203.0.113.7"),
+            (&alone, Some("203.0.113.7:4711"), None, "203.0.113.7"),
+            (&alone, Some("::ffff:203.0.113.7"), None, "203.0.113.7"),
+            (&alone, Some("2001:db8::1"), None, "2001:db8::/64"),
+            (&alone, Some("[2001:DB8::1]:443"), None, "2001:db8::/64"),
+            (&alone, Some("fe80::1%eth0"), None, "fe80::/64"),
+            (&alone, None, Some("203.0.113.7"), "203.0.113.7"),
+            (&wide, Some("2001:db8::1"), None, "2001:db8::/48"),
+            (&wide, Some("203.0.113.7"), None, "203.0.113.0/24"),
+            (&behind, Some("10.0.0.1"), Some("203.0.113.7"), "203.0.113.7"),
+            (&behind, Some("10.0.0.1"), Some("198.51.100.9, 203.0.113.7, 10.0.0.2"), "203.0.113.7"),
+            (&behind, Some("10.0.0.1"), Some("2001:db8::1"), "2001:db8::/64"),
+            (&behind, Some("10.0.0.1"), Some("unknown"), "unreadable"),
+            (&behind, Some("10.0.0.1"), Some(""), "10.0.0.1"),
+            (&behind, Some("192.0.2.1"), Some("203.0.113.7"), "192.0.2.1"),
+            (&behind, None, Some("203.0.113.7"), "203.0.113.7"),
+            (&behind, None, Some("198.51.100.9, 203.0.113.7, 10.0.0.2"), "203.0.113.7"),
+            (&behind, None, Some(""), ""),
+            (&behind, None, Some("unknown"), "unreadable"),
+            (&behind, None, Some("_hidden"), "unreadable"),
+            (&behind, None, Some("203.0.113.1, unknown"), "unreadable"),
+            (&behind, None, Some("unknown, 10.0.0.3"), "unreadable"),
+            (&behind, None, Some("203.0.113.1, _hidden, 10.0.0.1"), "unreadable"),
+            (&behind, None, Some("junk, UNKNOWN:443, 10.0.0.1,"), "unreadable"),
+            (&behind, None, Some("unknown, 203.0.113.7, 10.0.0.2"), "203.0.113.7"),
         ] {
-            assert_eq!(behind("").of_client(Some(peer), CLIENT, None).as_deref(), Ok(key), "{peer}");
+            assert_eq!(keys.of_client(peer, CLIENT, reported).as_deref(), Ok(key), "{peer:?} {reported:?}");
         }
         for peer in ["", "example.com:80", "Dec", "unix:", "203.0.113.1, 10.0.0.1", "203.0.113.1,"] {
-            assert!(behind("").of_client(Some(peer), CLIENT, None).is_err(), "{peer}");
+            assert!(alone.of_client(Some(peer), CLIENT, None).is_err(), "{peer}");
         }
-        let wide = keys(LogOptions { ipv6_prefix: Some(48), ipv4_prefix: Some(24), ..LogOptions::default() });
-        assert_eq!(wide.of_client(Some("2001:db8::1"), CLIENT, None).as_deref(), Ok("2001:db8::/48"));
-        assert_eq!(wide.of_client(Some("203.0.113.7"), CLIENT, None).as_deref(), Ok("203.0.113.0/24"));
-    }
-
-    #[test]
-    fn a_request_of_a_trusted_proxy_is_its_clients() {
-        let keys = behind("10.0.0.0/8");
-        for (peer, reported, key) in [
-            (Some("10.0.0.1"), "203.0.113.7", "203.0.113.7"),
-            (Some("10.0.0.1"), "198.51.100.9, 203.0.113.7, 10.0.0.2", "203.0.113.7"),
-            (Some("10.0.0.1"), "2001:db8::1", "2001:db8::/64"),
-            (Some("10.0.0.1"), "unknown", "unreadable"),
-            (Some("10.0.0.1"), "", "10.0.0.1"),
-            (Some("192.0.2.1"), "203.0.113.7", "192.0.2.1"),
-            (None, "203.0.113.7", "203.0.113.7"),
-            (None, "198.51.100.9, 203.0.113.7, 10.0.0.2", "203.0.113.7"),
-            (None, "", ""),
-            (None, "unknown", "unreadable"),
-            (None, "_hidden", "unreadable"),
-            (None, "203.0.113.1, unknown", "unreadable"),
-            (None, "unknown, 10.0.0.3", "unreadable"),
-            (None, "203.0.113.1, _hidden, 10.0.0.1", "unreadable"),
-            (None, "junk, UNKNOWN:443, 10.0.0.1,", "unreadable"),
-            (None, "unknown, 203.0.113.7, 10.0.0.2", "203.0.113.7"),
+        // A header that is the only field of the client is an address.
+        for (keys, reported) in [
+            (&alone, "a.example"),
+            (&behind, "junk, 10.0.0.1"),
+            (&behind, "unknown, junk, 10.0.0.1"),
+            (&behind, "unknown.example"),
         ] {
-            assert_eq!(keys.of_client(peer, CLIENT, Some(reported)).as_deref(), Ok(key), "{peer:?} {reported}");
+            let reason = keys.of_client(None, CLIENT, Some(reported)).unwrap_err();
+            assert_eq!(reason, format!("\"{reported}\" is no address"));
         }
+        let reason = alone.of_client(None, CLIENT, Some("203.0.113.7, 10.0.0.1")).unwrap_err();
+        assert!(reason.contains("--trusted-proxies"), "{reason}");
     }
 
     #[test]
     fn the_last_element_of_forwarded_may_hide_the_client() {
         let trusted_header = Some(HeaderName::from_static("forwarded"));
-        let options =
-            LogOptions { trusted_proxies: Some("10.0.0.0/8".to_owned()), trusted_header, ..LogOptions::default() };
+        let trusted_proxies = Some("10.0.0.0/8".to_owned());
+        let keys = keys(LogOptions { trusted_proxies, trusted_header, ..LogOptions::default() });
         for (reported, key) in [
             ("for=unknown", Some("unreadable")),
             ("for=_hidden", Some("unreadable")),
@@ -349,31 +334,7 @@ mod tests {
             ("for=unknown, for=junk", None),
             ("by=unknown", None),
         ] {
-            assert_eq!(
-                keys(options.clone()).of_client(None, CLIENT, Some(reported)).ok().as_deref(),
-                key,
-                "{reported}"
-            );
+            assert_eq!(keys.of_client(None, CLIENT, Some(reported)).ok().as_deref(), key, "{reported}");
         }
-    }
-
-    #[test]
-    fn a_header_that_is_the_only_field_of_the_client_is_an_address() {
-        for (keys, reported) in [
-            (behind(""), "a.example"),
-            (behind("10.0.0.0/8"), "junk, 10.0.0.1"),
-            (behind("10.0.0.0/8"), "unknown, junk, 10.0.0.1"),
-            (behind("10.0.0.0/8"), "unknown.example"),
-        ] {
-            let reason = keys.of_client(None, CLIENT, Some(reported)).unwrap_err();
-            assert_eq!(reason, format!("\"{reported}\" is no address"));
-        }
-    }
-
-    #[test]
-    fn a_list_of_addresses_needs_the_networks_of_the_proxies() {
-        assert_eq!(behind("").of_client(None, CLIENT, Some("203.0.113.7")).as_deref(), Ok("203.0.113.7"));
-        let reason = behind("").of_client(None, CLIENT, Some("203.0.113.7, 10.0.0.1")).unwrap_err();
-        assert!(reason.contains("--trusted-proxies"), "{reason}");
     }
 }

@@ -11,16 +11,13 @@ use jiff::tz::Offset;
 use jiff::{Timestamp, Zoned};
 use regex::Regex;
 
-use crate::study::replay::access_log::LogLine;
-use crate::study::replay::access_log::format::Renamed;
+use crate::study::replay::access_log::format::{LogLine, Renamed};
 use crate::study::replay::access_log::key::{ALL_FORWARDED, UNIX, address};
 use crate::study::replay::events::YEARS;
 use crate::text::shortened;
 
-/// Names and values.
 pub(super) type Fields<'a> = Vec<(Cow<'a, str>, Cow<'a, str>)>;
 
-/// The values that a field may have.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Kind {
     Time(TimeForm),
@@ -37,7 +34,6 @@ pub(super) enum Kind {
     Text,
 }
 
-/// In the reason if a field that must be an address is none.
 pub(super) const NO_ADDRESS: &str = "is no address, as ";
 
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -49,7 +45,6 @@ pub(super) struct Field {
 
 #[derive(Clone, Debug, Default)]
 pub(super) struct Pattern {
-    /// The text before the first field.
     before: String,
     /// The fields, each with the text after it.
     pub(super) columns: Vec<(Field, String)>,
@@ -61,7 +56,6 @@ pub(super) struct Pattern {
 pub(super) type Mismatch = (usize, String);
 
 impl Pattern {
-    /// Appends this text.
     pub(super) fn push_text(&mut self, text: &str) {
         self.columns.last_mut().map_or(&mut self.before, |(_, after)| after).push_str(text);
     }
@@ -110,7 +104,6 @@ impl Pattern {
         Self { before: self.before.clone(), columns, goes_on: true }.divide(line, &Renamed::new()).is_ok()
     }
 
-    /// Divides a line.
     pub(super) fn divide<'a>(&'a self, line: &'a str, renamed: &'a Renamed) -> Result<LogLine<'a>, Mismatch> {
         let mut readings = Readings {
             pattern: self,
@@ -256,8 +249,7 @@ impl<'a> Readings<'a> {
     }
 }
 
-/// Returns the rest of a text that begins with a literal. For a blank in the literal, the text may have several; those at the end
-/// are of the next field.
+/// The rest of a text that begins with a literal. A blank in it may be several in the text; those at its end are the next field's.
 fn after<'l>(text: &'l str, literal: &str) -> Option<&'l str> {
     let mut words = literal.split(' ');
     let rest = text.strip_prefix(words.next()?)?;
@@ -267,8 +259,7 @@ fn after<'l>(text: &'l str, literal: &str) -> Option<&'l str> {
     })
 }
 
-/// Checks the value of a field. Returns the time if this is one, or what is wrong with the value, in three parts: most readings of
-/// a line fail, and the text is made only for the one that is shown.
+/// The time, if the value is one; or what is wrong with it, in three parts: only the text of the reason that is shown is made.
 fn check<'f>(Field { name, kind }: &'f Field, value: &str) -> Result<Option<i64>, [&'f str; 3]> {
     let is_number = |text: &str| {
         let (whole, fraction) = text.split_once('.').unwrap_or((text, ""));
@@ -305,11 +296,10 @@ fn name_of(literal: &str) -> String {
     if literal == " " { "a blank".to_owned() } else { format!("'{literal}'") }
 }
 
-/// The most columns of a text in messages.
+/// Columns of a text in messages.
 const SHOWN: usize = 60;
 
-/// Returns the text before a quote, and the text from that quote on, if there is one. `\"` and `\\` are unescaped to a quote
-/// and a backslash; other escapes are kept, because their bytes may not be text.
+/// The text before a quote, and the text from it on, if there is one. Escapes but `\"` and `\\` stay: their bytes may be no text.
 fn until_quote(text: &str) -> (Cow<'_, str>, Option<&str>) {
     let mut is_escaped = false;
     let is_end = |byte: u8| {
@@ -330,7 +320,6 @@ static ESCAPED: LazyLock<Regex> = LazyLock::new(|| Regex::new(r#"\\(["\\])"#).ex
 /// The time of the common log format: `17/May/2015:10:05:03 +0000`.
 pub(super) const COMMON: &str = "%d/%b/%Y:%H:%M:%S %z";
 
-/// How a format writes times.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum TimeForm {
     /// As `strftime` with this format.
@@ -414,7 +403,6 @@ impl TimeForm {
         Some(micros).filter(|micros| YEARS.contains(micros))
     }
 
-    /// An example of such a time, for messages.
     pub(super) fn example(&self) -> &str {
         match self {
             Self::Strftime(format) if format == COMMON => "17/May/2015:10:05:03 +0000",
@@ -426,7 +414,6 @@ impl TimeForm {
     }
 }
 
-/// In bytes.
 const LONGEST_TIME: usize = 100;
 
 /// The years 2000 to 2099, in microseconds since the Unix epoch.
@@ -455,22 +442,10 @@ mod tests {
         ] {
             assert_eq!(form.micros(text), Some(1_431_857_103_000_000), "{form:?} of {text}");
         }
-        for text in [
-            "",
-            "0",
-            "0.005",
-            "-5",
-            "99",
-            "yesterday",
-            "2015-05-17",
-            "2015-05-17T10:05:03",
-            "NaN",
-            "inf",
-            "1e300",
-            "2015-05-17T10:05:03+16:00",
-            "17/May/2015:10:05:03 +2400",
-            "17/May/2015:10:05:03 -1959",
-        ] {
+        let no_times = ["", "0", "0.005", "-5", "99", "yesterday", "2015-05-17", "NaN", "inf", "1e300"];
+        let no_zones = ["2015-05-17T10:05:03", "2015-05-17T10:05:03+16:00"];
+        let far_zones = ["17/May/2015:10:05:03 +2400", "17/May/2015:10:05:03 -1959"];
+        for text in no_times.iter().chain(&no_zones).chain(&far_zones) {
             assert_eq!(TimeForm::Any.micros(text), None, "{text}");
         }
     }

@@ -1,16 +1,21 @@
 //! An example of each format, and the keys of its lines.
 
-use crate::error::Result;
-use crate::study::replay::access_log::{LogFormat, LogKey, LogOptions};
+use crate::study::replay::access_log::format::LogFormat;
+use crate::study::replay::access_log::key::{LogKey, LogOptions};
 
 const AT: i64 = 1_431_857_103_000_000;
+const TIME: &str = "[17/May/2015:10:05:03 +0000]";
 
-fn format(text: &str) -> LogFormat {
-    if text.is_empty() { LogFormat::default() } else { text.parse().expect(text) }
+fn options(key: &str) -> LogOptions {
+    LogOptions { key: Some(key.to_owned()), ..LogOptions::default() }
 }
 
-fn key(name: &str, format: &LogFormat) -> Result<LogKey> {
-    LogKey::new(format, &LogOptions { key: Some(name.to_owned()), ..LogOptions::default() })
+/// The time and the key of a line, or the reason why it has none.
+fn read(text: &str, options: &LogOptions, line: &str) -> Result<(i64, Option<String>), String> {
+    let format: LogFormat = text.parse().expect(text);
+    let line = format.parse(line).map_err(|unreadable| unreadable.to_string())?;
+    let (key, is_lacking) = LogKey::new(&format, options).expect(text).of(&line)?;
+    Ok((line.at_micros(), (!is_lacking).then_some(key)))
 }
 
 /// The formats of the servers' documentation, each with a line and the key of its client.
@@ -69,191 +74,148 @@ fn each_format_reads_its_example() {
         ("json", r#"{"ClientHost": "203.0.113.1", "RequestPath": "/a", "StartUTC": "2015-05-17T10:05:03Z", "DownstreamStatus": 200}"#.to_owned()),
         ("json:time=when.at,remote_addr=from", r#"{"when": {"at": "1431857103000"}, "from": "203.0.113.1", "time": "x"}"#.to_owned()),
     ] {
-        let format = format(text);
-        let key = key("remote_addr", &format).expect(text);
-        let read = format.parse(&line).unwrap_or_else(|unreadable| panic!("{text}: {}: {line}", unreadable.reason));
-        assert_eq!((read.at_micros(), key.of(&read)), (AT, Ok(Some("203.0.113.1".to_owned()))), "{text}: {line}");
+        let expected = Ok((AT, Some("203.0.113.1".to_owned())));
+        assert_eq!(read(text, &options("remote_addr"), &line), expected, "{text}: {line}");
     }
 }
 
 #[test]
 fn a_key_may_be_any_field_of_the_format() {
     let line = r#"example.com:80 203.0.113.1 "k \"7\"" [17/May/2015:10:05:03 +0000] GET /a?b HTTP/1.1"#;
-    let apache = format("%v:%p %h \"%{X-Api-Key}i\" %t %r");
-    let nginx = format("$host:$server_port $remote_addr \"$http_x_api_key\" [$time_local] $request");
-    for (format, name, expected) in [
-        (&apache, "%{X-Api-Key}i", "k \"7\""),
-        (&apache, "http_x_api_key", "k \"7\""),
-        (&apache, "%h", "203.0.113.1"),
-        (&nginx, "$http_x_api_key", "k \"7\""),
-        (&nginx, "$remote_addr", "203.0.113.1"),
-        (&nginx, "server_port", "80"),
-        (&nginx, "host", "example.com"),
-        (&nginx, "path", "/a"),
-        (&nginx, "method", "GET"),
-    ] {
-        let key = key(name, format).expect(name);
-        assert_eq!(key.of(&format.parse(line).expect("a line")), Ok(Some(expected.to_owned())), "{name}");
-    }
+    let apache = ("%v:%p %h \"%{X-Api-Key}i\" %t %r", line);
+    let nginx = ("$host:$server_port $remote_addr \"$http_x_api_key\" [$time_local] $request", line);
     let object = r#"{"time": 1431857103, "tenant": {"id": 7}, "headers.x": ["a", "b"], "admin": true}"#;
-    let json = format("json");
-    for (name, expected) in
-        [("tenant.id", Some("7")), ("headers.x", Some("a, b")), ("admin", Some("true")), ("none", None)]
-    {
-        let key = key(name, &json).expect(name);
-        assert_eq!(key.of(&json.parse(object).expect("a line")), Ok(expected.map(str::to_owned)), "{name}");
+    let json = ("json", object);
+    for ((text, line), name, expected) in [
+        (apache, "%{X-Api-Key}i", Some("k \"7\"")),
+        (apache, "http_x_api_key", Some("k \"7\"")),
+        (apache, "%h", Some("203.0.113.1")),
+        (nginx, "$http_x_api_key", Some("k \"7\"")),
+        (nginx, "$remote_addr", Some("203.0.113.1")),
+        (nginx, "server_port", Some("80")),
+        (nginx, "host", Some("example.com")),
+        (nginx, "path", Some("/a")),
+        (nginx, "method", Some("GET")),
+        (json, "tenant.id", Some("7")),
+        (json, "headers.x", Some("a, b")),
+        (json, "admin", Some("true")),
+        (json, "none", None),
+    ] {
+        assert_eq!(read(text, &options(name), line), Ok((AT, expected.map(str::to_owned))), "{name}");
     }
-    for (format, name) in
-        [(&apache, "user"), (&nginx, "$http_x_user"), (&nginx, "%{X-User}i"), (&apache, "%"), (&nginx, "")]
+    for ((text, _), name) in
+        [(apache, "user"), (nginx, "$http_x_user"), (nginx, "%{X-User}i"), (apache, "%"), (nginx, "")]
     {
-        assert!(key(name, format).is_err(), "{name}");
+        assert!(LogKey::new(&text.parse().expect(text), &options(name)).is_err(), "{name}");
     }
-}
-
-/// The key of a line, or the reason why it has none.
-fn key_of(text: &str, options: LogOptions, line: &str) -> Result<Option<String>, String> {
-    let format = format(text);
-    let line = format.parse(line).map_err(|unreadable| unreadable.to_string())?;
-    LogKey::new(&format, &options).expect(text).of(&line)
-}
-
-fn options(key: &str) -> LogOptions {
-    LogOptions { key: Some(key.to_owned()), ..LogOptions::default() }
 }
 
 #[test]
 fn a_value_with_blanks_does_not_shift_the_fields_after_it() {
-    let at = "[17/May/2015:10:05:03 +0000]";
     let upstream = "$upstream_addr $upstream_status $upstream_response_time $remote_addr [$time_local] $status";
+    let tried = "10.0.0.1:80, 10.0.0.2:80 502, 200 0.001, 0.002 1.2.3.4 TIME 200";
+    let again = "10.0.0.1:80 : 10.0.0.2:80, unix:/a 302 : 502, 200 0.1 : -, 0.2 1.2.3.4 TIME 200";
     let agent = "$http_user_agent $request_time $remote_addr [$time_local] \"$request\" $status";
     let browser = "Mozilla/5.0 (X11; Linux x86_64)";
+    let in_city = "[$time_local] $remote_addr $geoip_city $status $uri";
+    let browsed = "$remote_addr $geoip_city $status $http_user_agent [$time_local]";
+    let separated = "$remote_addr;$uri;$status;$time_iso8601";
+    let user = "a [17/May/2014:10:05:03 +0000] b";
     for (text, line, name, value) in [
-        (
-            upstream,
-            format!("10.0.0.1:80, 10.0.0.2:80 502, 200 0.001, 0.002 1.2.3.4 {at} 200"),
-            "$upstream_status",
-            "502, 200",
-        ),
-        (
-            upstream,
-            format!("10.0.0.1:80 : 10.0.0.2:80, unix:/a 302 : 502, 200 0.1 : -, 0.2 1.2.3.4 {at} 200"),
-            "$upstream_status",
-            "302 : 502, 200",
-        ),
-        (upstream, format!("10.0.0.1:80, 10.0.0.2:80 502, 200 0.001, 0.002 1.2.3.4 {at} 200"), "status", "200"),
-        (upstream, format!("- - - 1.2.3.4 {at} 499"), "remote_addr", "1.2.3.4"),
-        (agent, format!("{browser} 0.003 1.2.3.4 {at} \"GET / HTTP/1.1\" 200"), "user_agent", browser),
-        (agent, format!("a 5 0.003 1.2.3.4 {at} \"GET / HTTP/1.1\" 200"), "user_agent", "a 5"),
-        ("%h %t %U %>s", format!("1.2.3.4 {at} /a b 404 200"), "uri", "/a b 404"),
-        ("%h %U %t %q %>s", format!("1.2.3.4 /a b {at}  200"), "uri", "/a b"),
-        (
-            "[$time_local] $remote_addr $geoip_city $status $uri",
-            format!("{at} 1.2.3.4 New York 200 /a"),
-            "$geoip_city",
-            "New York",
-        ),
-        (
-            "$remote_addr $geoip_city $status $http_user_agent [$time_local]",
-            format!("1.2.3.4 New York 200 {browser} {at}"),
-            "user_agent",
-            browser,
-        ),
-        (
-            "$remote_addr;$uri;$status;$time_iso8601",
-            "1.2.3.4;/a;200;b;200;2015-05-17T10:05:03Z".to_owned(),
-            "uri",
-            "/a;200;b",
-        ),
-        (
-            "$remote_addr - $remote_user [$time_local] $status",
-            format!("1.2.3.4 - a [17/May/2014:10:05:03 +0000] b {at} 200"),
-            "user",
-            "a [17/May/2014:10:05:03 +0000] b",
-        ),
-        ("${remote_addr}:$remote_port [$time_local]", format!("2001:db8::1:4711 {at}"), "remote_addr", "2001:db8::/64"),
-        ("%{%d/%b/%Y %T}t %{%z}t %h %U", "17/May/2015 10:05:03 +0000 1.2.3.4 /a b".to_owned(), "uri", "/a b"),
+        (upstream, tried, "$upstream_status", "502, 200"),
+        (upstream, again, "$upstream_status", "302 : 502, 200"),
+        (upstream, tried, "status", "200"),
+        (upstream, "- - - 1.2.3.4 TIME 499", "remote_addr", "1.2.3.4"),
+        (agent, &format!("{browser} 0.003 1.2.3.4 TIME \"GET / HTTP/1.1\" 200"), "user_agent", browser),
+        (agent, "a 5 0.003 1.2.3.4 TIME \"GET / HTTP/1.1\" 200", "user_agent", "a 5"),
+        ("%h %t %U %>s", "1.2.3.4 TIME /a b 404 200", "uri", "/a b 404"),
+        ("%h %U %t %q %>s", "1.2.3.4 /a b TIME  200", "uri", "/a b"),
+        (in_city, "TIME 1.2.3.4 New York 200 /a", "$geoip_city", "New York"),
+        (browsed, &format!("1.2.3.4 New York 200 {browser} TIME"), "user_agent", browser),
+        (separated, "1.2.3.4;/a;200;b;200;2015-05-17T10:05:03Z", "uri", "/a;200;b"),
+        ("$remote_addr - $remote_user [$time_local] $status", &format!("1.2.3.4 - {user} TIME 200"), "user", user),
+        ("${remote_addr}:$remote_port [$time_local]", "2001:db8::1:4711 TIME", "remote_addr", "2001:db8::/64"),
+        ("%{%d/%b/%Y %T}t %{%z}t %h %U", "17/May/2015 10:05:03 +0000 1.2.3.4 /a b", "uri", "/a b"),
     ] {
-        assert_eq!(key_of(text, options(name), &line), Ok(Some(value.to_owned())), "{text}: {line}");
-        assert_eq!(format(text).parse(&line).expect("a line").at_micros(), AT, "{text}: {line}");
+        let line = line.replace("TIME", TIME);
+        assert_eq!(read(text, &options(name), &line), Ok((AT, Some(value.to_owned()))), "{text}: {line}");
     }
 }
 
 #[test]
 fn a_line_with_two_readings_has_no_key_that_differs() {
-    let at = "[17/May/2015:10:05:03 +0000]";
     let proxied = "$http_x_forwarded_for - $remote_user [$time_local] $status";
     let agent = "$remote_addr [$time_local] $uri $http_user_agent $status";
-    let line = format!("1.2.3.4 {at} /a b Mozilla/5.0 200");
-    assert_eq!(key_of(agent, options("remote_addr"), &line), Ok(Some("1.2.3.4".to_owned())));
-    assert_eq!(key_of(agent, options("status"), &line), Ok(Some("200".to_owned())));
-    for (text, name, line) in [
-        (agent, "path", line.clone()),
-        (agent, "$uri", line.clone()),
-        (agent, "%{User-Agent}i", line),
+    let after_agent = "$http_user_agent $remote_addr $http_referer [$time_local]";
+    let iso = "$remote_addr $http_user_agent $time_iso8601 $http_referer";
+    let browsed = "1.2.3.4 TIME /a b Mozilla/5.0 200";
+    for (name, value) in [("remote_addr", "1.2.3.4"), ("status", "200")] {
+        let line = browsed.replace("TIME", TIME);
+        assert_eq!(read(agent, &options(name), &line), Ok((AT, Some(value.to_owned()))), "{name}");
+    }
+    let values = ["can be read with several values of ", "--key"];
+    for (text, name, line, words) in [
+        (agent, "path", browsed, values),
+        (agent, "$uri", browsed, values),
+        (agent, "%{User-Agent}i", browsed, values),
         // A client wrote the first address into its header, and the second is its own.
-        (proxied, "remote_addr", format!("6.6.6.6 - x, 1.2.3.4 - bob {at} 200")),
+        (proxied, "remote_addr", "6.6.6.6 - x, 1.2.3.4 - bob TIME 200", values),
+        (after_agent, "remote_addr", "a 6.6.6.6 b 1.2.3.4 c TIME", values),
+        (iso, "remote_addr", "1.2.3.4 a 2014-05-17T10:05:03Z b 2015-05-17T10:05:03Z c", ["several times"; 2]),
         (
-            "$http_user_agent $remote_addr $http_referer [$time_local]",
+            "$remote_addr $a $b $c $d [$time_local]",
             "remote_addr",
-            format!("a 6.6.6.6 b 1.2.3.4 c {at}"),
+            &format!("1.2.3.4 {} TIME", "x ".repeat(100_000)),
+            ["too many ways"; 2],
         ),
     ] {
-        let reason = key_of(text, options(name), &line).expect_err(&line);
-        assert!(reason.contains("can be read with several values of ") && reason.contains("--key"), "{reason}");
+        let reason = read(text, &options(name), &line.replace("TIME", TIME)).expect_err(text);
+        assert!(words.iter().all(|words| reason.contains(words)), "{reason}");
     }
-    let reason = key_of(
-        "$remote_addr $http_user_agent $time_iso8601 $http_referer",
-        options("remote_addr"),
-        "1.2.3.4 a 2014-05-17T10:05:03Z b 2015-05-17T10:05:03Z c",
-    )
-    .expect_err("two times");
-    assert!(reason.contains("several times"), "{reason}");
     // The name of the user, or the text of the client, has the same moment in another zone.
     let text = "$remote_addr $remote_user [$time_local] $http_user_agent";
     for (nth, zoned) in ["12:05:03 +0200", "10:05:03 +0000", "10:05:04 +0000"].into_iter().enumerate() {
-        let line = format!("1.2.3.4 ann {at} [17/May/2015:{zoned}] x");
-        assert_eq!(key_of(text, options("remote_addr"), &line).is_ok(), nth < 2, "{line}");
+        let line = format!("1.2.3.4 ann {TIME} [17/May/2015:{zoned}] x");
+        assert_eq!(read(text, &options("remote_addr"), &line).is_ok(), nth < 2, "{line}");
     }
-    let text = "$remote_addr $a $b $c $d [$time_local]";
-    let reason =
-        key_of(text, options("remote_addr"), &format!("1.2.3.4 {} {at}", "x ".repeat(100_000))).expect_err("many");
-    assert!(reason.contains("too many ways"), "{reason}");
 }
 
-/// squid's native log.
+/// squid's native log, and one of nginx.
 #[test]
 fn columns_may_be_padded_with_blanks() {
     let squid =
         "$msec $request_time $remote_addr $result/$status $body_bytes_sent $request_method $uri $user $peer $type";
     let line =
         "1431857103.000    310 192.168.0.1 TCP_MISS/200 4096 GET http://a.example/200/ - DIRECT/1.2.3.4 text/html";
-    for (name, value) in
-        [("remote_addr", "192.168.0.1"), ("status", "200"), ("uri", "http://a.example/200/"), ("$type", "text/html")]
-    {
-        assert_eq!(key_of(squid, options(name), line), Ok(Some(value.to_owned())), "{name}");
-    }
     let nginx = "$remote_addr - $remote_user [$time_local] $status $uri";
-    for line in [
-        "1.2.3.4   -  bob   [17/May/2015:10:05:03 +0000]   200   /a",
-        "1.2.3.4 - bob [17/May/2015:10:05:03 +0000] 200 /a",
+    let padded = "1.2.3.4   -  bob   [17/May/2015:10:05:03 +0000]   200   /a";
+    let plain = "1.2.3.4 - bob [17/May/2015:10:05:03 +0000] 200 /a";
+    for (text, line, name, value) in [
+        (squid, line, "remote_addr", "192.168.0.1"),
+        (squid, line, "status", "200"),
+        (squid, line, "uri", "http://a.example/200/"),
+        (squid, line, "$type", "text/html"),
+        (nginx, padded, "user", "bob"),
+        (nginx, padded, "uri", "/a"),
+        (nginx, plain, "user", "bob"),
+        (nginx, plain, "uri", "/a"),
     ] {
-        for (name, value) in [("user", "bob"), ("uri", "/a")] {
-            assert_eq!(key_of(nginx, options(name), line), Ok(Some(value.to_owned())), "{name}: {line}");
-        }
+        assert_eq!(read(text, &options(name), line), Ok((AT, Some(value.to_owned()))), "{name}: {line}");
     }
 }
 
 /// nginx writes this for a peer on a unix socket.
 #[test]
 fn a_peer_on_a_unix_socket_has_its_client_in_a_header() {
-    let tail = "- - [17/May/2015:10:05:03 +0000] \"GET / HTTP/1.1\" 200 1";
+    let tail = format!("- - {TIME} \"GET / HTTP/1.1\" 200 1");
     let header =
         "$remote_addr - $remote_user [$time_local] \"$request\" $status $body_bytes_sent \"$http_x_forwarded_for\"";
-    let json = r#"{"time": 1431857103, "remote_addr": "unix:"}"#.to_owned();
-    for (text, line) in
-        [("common", format!("unix: {tail}")), (header, format!("unix: {tail} \"203.0.113.1\"")), ("json", json)]
-    {
-        let reason = key_of(text, LogOptions::default(), &line).expect_err(text);
+    for (text, line) in [
+        ("common", &format!("unix: {tail}")),
+        (header, &format!("unix: {tail} \"203.0.113.1\"")),
+        ("json", &r#"{"time": 1431857103, "remote_addr": "unix:"}"#.to_owned()),
+    ] {
+        let reason = read(text, &LogOptions::default(), line).expect_err(text);
         for words in ["\"unix:\" is no address", "unix socket", "$http_x_forwarded_for", "--trusted-proxies 127.0.0.1"]
         {
             assert!(reason.contains(words), "{text}: no {words} in {reason}");
@@ -268,7 +230,7 @@ fn a_peer_on_a_unix_socket_has_its_client_in_a_header() {
         ("198.51.100.7", "203.0.113.1", "198.51.100.7"),
     ] {
         let line = format!("{peer} {tail} \"{reported}\"");
-        assert_eq!(key_of(header, behind.clone(), &line), Ok(Some(key.to_owned())), "{line}");
+        assert_eq!(read(header, &behind, &line), Ok((AT, Some(key.to_owned()))), "{line}");
     }
-    assert_eq!(key_of("common", options("path"), &format!("unix: {tail}")), Ok(Some("/".to_owned())));
+    assert_eq!(read("common", &options("path"), &format!("unix: {tail}")), Ok((AT, Some("/".to_owned()))));
 }

@@ -1,12 +1,11 @@
-//! `bench` measures a server with real calls on its own rows: its measurements, the concurrent callers that make them, and the
-//! report, as `--json` prints it and as text.
+//! `bench` measures a server with real calls on its own rows: the concurrent callers, and the report, as JSON and as text.
 
-mod setup;
-
-use std::iter;
+use std::hash::{BuildHasher, RandomState};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
+use std::{iter, slice};
 
+use clap::Args;
 use fastrand::Rng;
 use hdrhistogram::Histogram;
 use serde::Serialize;
@@ -19,10 +18,47 @@ use crate::error::{CliError, Result};
 use crate::json;
 use crate::output::{self, Progress};
 use crate::signals::interrupt;
-pub(crate) use crate::study::bench::setup::{BENCH_EXIT_CODES, BenchArgs};
-use crate::study::bench::setup::{BenchSetup, Work};
 use crate::text::{grouped, many, one_line, plain, shortened, shown};
-use pg_limiter::{Decision, Error, Item, Limiter};
+use pg_limiter::{Decision, Durability, Error, Isolation, Item, Limit, Limiter, LimiterConfig, Limits};
+
+pub(crate) const BENCH_EXIT_CODES: &str = "\
+Exit codes:
+  0  done
+  2  the arguments are invalid
+  3  the database is unavailable or lacks the schema, another error occurred, or the run was interrupted
+
+Without --database-url and DATABASE_URL, the run starts a private PostgreSQL server, and removes it at the end.";
+
+#[derive(Args, Debug)]
+pub(crate) struct BenchArgs {
+    /// The length of each measurement. There are 5, or 9 with both isolation levels
+    #[arg(long, value_name = "SECONDS", default_value = "2", value_parser = seconds, allow_negative_numbers = true)]
+    seconds: Duration,
+    /// The number of concurrent callers
+    #[arg(long, value_name = "N", default_value_t = 256, value_parser = clap::value_parser!(u32).range(1..=65_536))]
+    callers: u32,
+    /// The isolation level of the limiter's transactions
+    #[arg(long, default_value = "both", value_parser = ["serializable", "read-committed", "both"])]
+    isolation: String,
+    /// full: a commit waits for the disk, if the server is configured so; relaxed: it does not
+    #[arg(long, default_value = "full", value_parser = ["full", "relaxed"])]
+    durability: String,
+    /// The number of batches that may run concurrently, each over its own connection
+    #[arg(long, value_name = "N", default_value_t = LimiterConfig::default().lanes as u16, value_parser = clap::value_parser!(u16).range(1..=128))]
+    lanes: u16,
+    /// Print one JSON object
+    #[arg(long)]
+    json: bool,
+}
+
+/// The longest measurement. It bounds the time until the rows of a killed run are idle.
+const LONGEST: Duration = Duration::from_secs(30);
+
+fn seconds(text: &str) -> Result<Duration, String> {
+    let seconds = text.parse::<f64>().ok().and_then(|seconds| Duration::try_from_secs_f64(seconds).ok());
+    let is_valid = |seconds: &Duration| !seconds.is_zero() && *seconds <= LONGEST;
+    seconds.filter(is_valid).ok_or_else(|| "must be a number above 0 and at most 30".to_owned())
+}
 
 /// The time before each measurement in which the server caches plans and pages.
 const WARM_UP: Duration = Duration::from_millis(250);
@@ -52,10 +88,9 @@ pub(crate) async fn run(args: BenchArgs, database: Database) -> Result<()> {
 }
 
 async fn bench(args: &BenchArgs, running: &Running, setup: &BenchSetup) -> Result<()> {
-    let version: String = sqlx::query_scalar("SHOW server_version").fetch_one(&setup.pool).await?;
+    let version: String = sqlx::query_scalar("SHOW server_version").fetch_one(setup.clearing.pool()).await?;
     // Without a distribution's suffix: `18.4`.
     let version = version.split(' ').next().unwrap_or_default();
-    // Whether the server was started for this run, on this machine.
     let is_private = running.private_source().is_some();
     let (schema, seconds) = (running.schema.name(), args.seconds.as_secs_f64());
     let place = if is_private { "started for this run".to_owned() } else { format!("schema {}", shown(schema, 30)) };
@@ -67,18 +102,17 @@ async fn bench(args: &BenchArgs, running: &Running, setup: &BenchSetup) -> Resul
         String::new(),
         row("", ["decisions/s", "p50 ms", "p99 ms", "calls/batch", "retries"].map(str::to_owned)),
     ])?;
-    let progress =
-        Progress::parts("measuring the round trip", 1 + Work::ALL.len() * setup.limiters.len() * TURNS as usize);
+    let works = Work::all(args.callers);
+    let progress = Progress::parts("measuring the round trip", 1 + works.len() * setup.limiters.len() * TURNS as usize);
     let round_trip = round_trip(running, args.seconds).await?;
     progress.add(1);
     let [p50, p99] = [round_trip.p50_ms, round_trip.p99_ms].map(|time| format!("{time:.3}"));
     show(&[row("SELECT 1 (round trip)", [String::new(), p50, p99, String::new(), String::new()])])?;
     let mut measurements = Vec::new();
-    for work in Work::ALL {
-        let title = work.title(work.callers(args.callers));
-        progress.now(format!("measuring {title}"));
-        show(&[title])?;
-        let figures = measure(setup, work, args, &progress).await?;
+    for work in works {
+        progress.now(format!("measuring {}", work.title));
+        show(slice::from_ref(&work.title))?;
+        let figures = measure(setup, &work, args.seconds, &progress).await?;
         show(&figures.iter().flat_map(rows).collect::<Vec<_>>())?;
         measurements.extend(figures);
     }
@@ -98,6 +132,122 @@ async fn bench(args: &BenchArgs, running: &Running, setup: &BenchSetup) -> Resul
     })))
 }
 
+/// How much longer than planned the measurements may take. Soon after that, the rows of a killed run are idle.
+const OVERTIME: Duration = Duration::from_secs(15);
+const TO_CLEAR: Duration = Duration::from_secs(10);
+
+/// The limits that are measured. Their names are random, so their rows belong to this run only.
+struct BenchSetup {
+    /// The name of a limit that never denies. Its rows are idle immediately.
+    open: String,
+    /// The name of a limit whose balance stays negative for the time `owed`, which is longer than all measurements take.
+    owing: String,
+    owed: Duration,
+    limiters: Vec<(&'static str, Limiter)>,
+    clearing: Limiter,
+}
+
+impl BenchSetup {
+    /// Prepares the limiters. This writes nothing, but verifies that rows can be removed again.
+    async fn open(running: &Running, args: &BenchArgs) -> Result<Self> {
+        let pool = running.ready_pool(u32::from(args.lanes) + 1).await?;
+        // A random name cannot collide with an existing limit.
+        let random = RandomState::new().hash_one(std::process::id());
+        let [open, owing] = ["open", "owing"].map(|what| format!("pg-limiter bench {random:016x} {what}"));
+        let mut config = LimiterConfig::default();
+        config.schema = running.schema.clone();
+        config.durability = if args.durability == "relaxed" { Durability::Relaxed } else { Durability::Full };
+        config.lanes = args.lanes.into();
+        let second = Duration::from_secs(1);
+        let limits = Limits::new().define(&open, Limit::token_bucket(1e12, second)).map_err(CliError::usage)?;
+        let limits = limits.define(&owing, Limit::token_bucket(1, second)).map_err(CliError::usage)?;
+        let limiter = |config| Limiter::with_config(pool.clone(), limits.clone(), config);
+        let with = |(name, isolation)| {
+            let mut config = config.clone();
+            config.isolation = isolation;
+            ["both", name].contains(&args.isolation.as_str()).then(|| (name, limiter(config)))
+        };
+        let levels = [("serializable", Isolation::Serializable), ("read-committed", Isolation::ReadCommitted)];
+        let limiters: Vec<_> = levels.into_iter().filter_map(with).collect();
+        let owed = limiters.iter().fold(OVERTIME, |owed, _| owed + args.seconds);
+        config.isolation = Isolation::ReadCommitted;
+        config.retry.deadline = TO_CLEAR;
+        let clearing = limiter(config);
+        let setup = Self { open, owing, owed, limiters, clearing };
+        setup.forget().await?;
+        Ok(setup)
+    }
+
+    /// Returns an item for each key of this work, after setting their balances up for it.
+    async fn items(&self, work: &Work) -> Result<Vec<Item>> {
+        let is_denied = work.name == DENIED;
+        let limit: Arc<str> = if is_denied { &*self.owing } else { &*self.open }.into();
+        // Each kind of work has its own keys.
+        let item = |nth: usize| Item::new(Arc::clone(&limit), format!("{} {nth}", work.name));
+        let items: Vec<Item> = (0..work.keys).map(item).collect();
+        if is_denied {
+            self.clearing.reset_all_keys(&self.owing).await?;
+            for item in items.iter().cloned() {
+                self.clearing.charge(item.count(self.owed.as_secs_f64())).await?;
+            }
+        }
+        Ok(items)
+    }
+
+    /// Waits for calls in flight, and removes every row.
+    async fn clear(&self) -> Result<()> {
+        let _progress = Progress::of("removing the rows");
+        for (_, limiter) in &self.limiters {
+            limiter.close().await;
+        }
+        let forgotten = self.forget().await;
+        self.clearing.close().await;
+        self.clearing.pool().close().await;
+        forgotten.map_err(|error| CliError::failed(format!("{error}\n{}", self.left_behind())))
+    }
+
+    fn left_behind(&self) -> String {
+        let Self { open, owing, .. } = self;
+        format!(
+            "rows of the limits \"{open}\" and \"{owing}\" may remain; within two minutes they are idle, and `prune` removes them"
+        )
+    }
+
+    async fn forget(&self) -> Result<()> {
+        for name in [&self.open, &self.owing] {
+            self.clearing.reset_all_keys(name).await?;
+        }
+        Ok(())
+    }
+}
+
+/// The calls of one measurement.
+#[derive(Clone, Serialize)]
+struct Work {
+    #[serde(rename = "work")]
+    name: &'static str,
+    callers: u32,
+    keys: usize,
+    #[serde(skip)]
+    title: String,
+}
+
+const DENIED: &str = "all-denied";
+
+impl Work {
+    /// All measurements with so many callers.
+    fn all(callers: u32) -> [Self; 4] {
+        let work = |name, callers, keys, title| Self { name, callers, keys, title };
+        let many = many(callers.into(), "caller");
+        [
+            work("lone-caller", 1, 1, "a lone caller".to_owned()),
+            work("one-key", callers, 1, format!("{many}, one key")),
+            work("many-keys", callers, 10_000, format!("{many}, 10,000 keys")),
+            work(DENIED, callers, 1, format!("{many}, all denied")),
+        ]
+    }
+}
+
 async fn round_trip(running: &Running, time: Duration) -> Result<Latency> {
     let mut connection = running.connect().await?;
     let warm = WARM_UP.min(time / 4);
@@ -115,10 +265,8 @@ async fn round_trip(running: &Running, time: Duration) -> Result<Latency> {
     Ok(answers.latency())
 }
 
-/// Measures at each isolation level. The levels take turns, so that a server that becomes slower or faster affects all of
-/// them.
-async fn measure(setup: &BenchSetup, work: Work, args: &BenchArgs, progress: &Progress) -> Result<Vec<Figures>> {
-    let callers = work.callers(args.callers);
+/// Measures at each isolation level. The levels take turns, so that a server that becomes slower affects all of them.
+async fn measure(setup: &BenchSetup, work: &Work, time: Duration, progress: &Progress) -> Result<Vec<Figures>> {
     let items: Arc<[Item]> = setup.items(work).await?.into();
     if let Some((_, limiter)) = setup.limiters.first() {
         // One call for each item creates its row. Errors are ignored, because the measurement reports them.
@@ -128,21 +276,20 @@ async fn measure(setup: &BenchSetup, work: Work, args: &BenchArgs, progress: &Pr
         };
         load(limiter, WALKERS, share, WALK, &Arc::default()).await?;
     }
-    // All items are equally likely.
     let random = |_| {
         let (items, mut dice) = (Arc::clone(&items), Rng::new());
         iter::repeat_with(move || items[dice.usize(..items.len())].clone())
     };
     let mut series = Vec::new();
     for (isolation, limiter) in &setup.limiters {
-        load(limiter, callers, random, WARM_UP.min(args.seconds / 4), &Arc::default()).await?;
+        load(limiter, work.callers, random, WARM_UP.min(time / 4), &Arc::default()).await?;
         // With the limiter's counts before the first turn.
         let answers = Arc::<Mutex<Answers>>::default();
         series.push((*isolation, limiter, answers, Duration::ZERO, limiter.batches(), limiter.retries()));
     }
     for _ in 0..TURNS {
         for (_, limiter, answers, took, ..) in &mut series {
-            *took += load(limiter, callers, random, args.seconds / TURNS, answers).await?;
+            *took += load(limiter, work.callers, random, time / TURNS, answers).await?;
             progress.add(1);
         }
     }
@@ -151,14 +298,12 @@ async fn measure(setup: &BenchSetup, work: Work, args: &BenchArgs, progress: &Pr
         let decisions = answers.times.len();
         if decisions == 0 {
             let why = answers.first_error.as_deref().unwrap_or_default();
-            return Err(CliError::failed(format!("{}: every call failed: {why}", work.title(callers))));
+            return Err(CliError::failed(format!("{}: every call failed: {why}", work.title)));
         }
         let (batches, retries) = (limiter.batches() - batches, limiter.retries() - retries);
         Ok(Figures {
             isolation,
-            work,
-            callers,
-            keys: work.keys(),
+            work: work.clone(),
             decisions,
             denied: answers.denied,
             errors: answers.errors,
@@ -183,12 +328,12 @@ struct Answers {
     first_error: Option<String>,
 }
 
-/// Longer calls count as calls of an hour.
-const LONGEST: u64 = 3_600_000_000_000;
+/// In nanoseconds. Longer calls count as calls of an hour.
+const HOUR: u64 = 3_600_000_000_000;
 
 impl Default for Answers {
     fn default() -> Self {
-        let times = Histogram::new_with_bounds(1, LONGEST, 2).expect("2 digits and an upper bound above 2 are valid");
+        let times = Histogram::new_with_bounds(1, HOUR, 2).expect("2 digits and an upper bound above 2 are valid");
         Self { times, denied: 0, errors: 0, first_error: None }
     }
 }
@@ -208,7 +353,7 @@ impl Answers {
     }
 
     fn record(&mut self, took: Duration) {
-        self.times.saturating_record(u64::try_from(took.as_nanos()).unwrap_or(LONGEST));
+        self.times.saturating_record(u64::try_from(took.as_nanos()).unwrap_or(HOUR));
     }
 
     fn latency(&self) -> Latency {
@@ -217,8 +362,7 @@ impl Answers {
     }
 }
 
-/// Runs the callers until the time is up, each with its own items. Each makes its next call as soon as the last one returns.
-/// Returns how long that took in all.
+/// Runs the callers until the time is up; each makes its next call when the last one returns. Returns how long that took in all.
 async fn load<I: Iterator<Item = Item> + Send + 'static>(
     limiter: &Limiter,
     callers: u32,
@@ -262,13 +406,11 @@ struct Latency {
 #[derive(Serialize)]
 struct Figures {
     isolation: &'static str,
+    #[serde(flatten)]
     work: Work,
-    callers: u32,
-    keys: usize,
     decisions: u64,
-    /// The number of denials among the decisions.
     denied: u64,
-    /// The number of calls that failed without a decision.
+    /// Calls without a decision.
     errors: u64,
     #[serde(skip_serializing_if = "Option::is_none")]
     first_error: Option<String>,
@@ -279,7 +421,6 @@ struct Figures {
     retries_per_decision: f64,
 }
 
-/// Rounds to three decimals.
 fn rounded(number: f64) -> f64 {
     (number * 1000.0).round() / 1000.0
 }
@@ -305,12 +446,10 @@ fn row(title: &str, [rate, p50, p99, calls, retries]: [String; 5]) -> String {
     format!("{title:<28}{rate:>12}{p50:>9}{p99:>9}{calls:>13}{retries:>9}").trim_end().to_owned()
 }
 
-/// The text below the table, which explains the figures.
 fn meaning(is_private: bool, round_trip: Latency, measurements: &[Figures]) -> Option<String> {
     // The figures of each work at its first isolation level.
-    let first = |work| measurements.iter().find(|figures| figures.work == work);
-    let figures: Vec<&Figures> = Work::ALL.into_iter().filter_map(first).collect();
-    let [lone, hot, many, denied] = figures[..] else { return None };
+    let figures = measurements.chunk_by(|one, next| one.work.name == next.work.name).map(|levels| &levels[0]);
+    let [lone, hot, many, denied] = figures.collect::<Vec<_>>()[..] else { return None };
     let [hot, many, denied] = [hot, many, denied].map(|figures| about(figures.decisions_per_second));
     let took = lone.latency.p50_ms;
     let way = round_trip.p50_ms.min(took);
