@@ -151,7 +151,7 @@ impl FromRow<'_, PgRow> for Row {
 }
 
 /// The database's clock, in microseconds since the Unix epoch.
-pub(crate) const CLOCK: &str = "(date_part('epoch', clock_timestamp()) * 1000000)::bigint";
+pub(crate) const CLOCK: &str = "(pg_catalog.date_part('epoch', pg_catalog.clock_timestamp()) * 1000000)::bigint";
 
 pub(crate) async fn now(conn: &mut PgConnection) -> Result<i64, sqlx::Error> {
     sqlx::query_scalar(AssertSqlSafe(format!("SELECT {CLOCK}"))).persistent(false).fetch_one(conn).await

@@ -264,7 +264,9 @@ async fn missing_and_excess_rights_are_reported() {
         &["none"],
     );
 
-    database.execute("GRANT EXECUTE ON FUNCTION rate_limit._decide, rate_limit.reset(text) TO PUBLIC").await;
+    database
+        .execute("GRANT EXECUTE ON FUNCTION rate_limit._decide, rate_limit._adopt, rate_limit.reset(text) TO PUBLIC")
+        .await;
     let found = examine(&database.url);
     found.has("privileges", "warning", &["every role has EXECUTE on reset(text)"]);
     database.execute(found.by_check["privileges"]["advice"].as_str().expect("SQL")).await;

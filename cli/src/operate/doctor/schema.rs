@@ -126,6 +126,10 @@ fn privileges(session: &Session, drift: &[Drift]) -> Finding {
     let extra = drift.iter().filter_map(|one| {
         let Drift::ExtraGrant { object, grantee, privilege } = one else { return None };
         let revoke = match object.split_once('.') {
+            // Row types of the limiter are named without their schema: only functions with such arguments are not overloaded.
+            _ if object.starts_with('_') && object.ends_with(')') => {
+                format!("ON FUNCTION {}", session.table(object.split('(').next().unwrap_or_default()))
+            }
             _ if object.ends_with(')') => format!("ON FUNCTION {}", session.table(object)),
             Some((table, column)) => format!("({column}) ON {}", session.table(table)),
             None => format!("ON {}", session.table(object)),

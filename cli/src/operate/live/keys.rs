@@ -102,7 +102,7 @@ impl Live {
     /// on, because keys are sorted by their bytes.
     pub(crate) async fn keys_like(&self, prefix: &str, most: u32) -> Result<Vec<(String, String)>> {
         let sql = format!(
-            "SELECT json_build_array(n.name, k.key)::text FROM ({}) AS n (name) CROSS JOIN LATERAL \
+            "SELECT pg_catalog.json_build_array(n.name, k.key)::text FROM ({}) AS n (name) CROSS JOIN LATERAL \
                (SELECT r.key FROM {}.rate_limits AS r WHERE r.name = n.name AND r.key >= $1 AND r.shard = 0 \
                 ORDER BY r.key LIMIT $2) AS k WHERE pg_catalog.starts_with(k.key, $1) LIMIT {BUCKETS}",
             sample::distinct_names(&self.schema),

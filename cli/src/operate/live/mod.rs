@@ -191,8 +191,8 @@ impl Live {
         }
         let sql = Table::query(&doctor::literal(self.schema.name()), TABLES);
         let tables = self.rows(sqlx::query_as(AssertSqlSafe(sql))).await?;
-        let sql = "SELECT json_build_array((SELECT coalesce(sum(numbackends), 0) FROM pg_stat_database), \
-                     current_setting('max_connections')::bigint)::text";
+        let sql = "SELECT pg_catalog.json_build_array((SELECT coalesce(pg_catalog.sum(numbackends), 0) FROM pg_catalog.pg_stat_database), \
+                     pg_catalog.current_setting('max_connections')::bigint)::text";
         let connections = self.rows(sqlx::query_as(sql)).await?.pop().unwrap_or_default();
         Ok(Health { at: self.now().await?, findings, tables, connections })
     }

@@ -87,7 +87,8 @@ impl Live {
     /// All queues that have jobs, or are paused or draining; none if the queue is not installed.
     pub(crate) async fn queues(&self) -> Result<Vec<QueueView>> {
         let jobs = format!("{}.jobs", self.schema.quoted());
-        let is_installed = sqlx::query_as("SELECT to_json(pg_catalog.to_regclass($1) IS NOT NULL)::text").bind(&jobs);
+        let is_installed =
+            sqlx::query_as("SELECT pg_catalog.to_json(pg_catalog.to_regclass($1) IS NOT NULL)::text").bind(&jobs);
         if self.rows::<bool>(is_installed).await? != [true] {
             return Ok(Vec::new());
         }
@@ -99,15 +100,15 @@ impl Live {
         let count = |state: &JobState| {
             let (source, order) = index_of(*state);
             format!(
-                "json_build_array('{state}', ( \
-                   SELECT count(*) FILTER (WHERE j.state = '{state}') FROM (SELECT j.state FROM {jobs} AS j \
+                "pg_catalog.json_build_array('{state}', ( \
+                   SELECT pg_catalog.count(*) FILTER (WHERE j.state = '{state}') FROM (SELECT j.state FROM {jobs} AS j \
                      WHERE j.queue = n.queue AND {source} ORDER BY {order} LIMIT {COUNTED} + 1) AS j))"
             )
         };
         let counts = JobState::ALL.iter().map(count).collect::<Vec<_>>().join(", ");
         let sql = format!(
-            "SELECT to_json(v)::text FROM ( \
-               SELECT n.queue, json_build_array({counts}) AS jobs, q.paused_at, q.draining_at \
+            "SELECT pg_catalog.to_json(v)::text FROM ( \
+               SELECT n.queue, pg_catalog.json_build_array({counts}) AS jobs, q.paused_at, q.draining_at \
                FROM ({names} UNION SELECT h.queue FROM {held} AS h) AS n (queue) \
                LEFT JOIN {held} AS q ON q.queue = n.queue ORDER BY n.queue LIMIT {LISTED}) AS v"
         );
@@ -132,15 +133,15 @@ impl Live {
         };
         let (scheduled, available) = (bounded("scheduled"), bounded("available"));
         let sql = format!(
-            "SELECT to_json(v)::text FROM ( \
+            "SELECT pg_catalog.to_json(v)::text FROM ( \
                SELECT $1::text AS queue, k.key AS group, {scheduled}, {available}, \
                  CASE WHEN g.held_before IS NULL AND q.paused_at IS NULL THEN greatest(c.first_at, g.held_until) END AS next_start, \
                  CASE WHEN g.has_line THEN g.lag END AS lag, coalesce(g.held_before, g.held_until) AS waiting_until, \
                  g.held_before IS NOT NULL AS is_paused, \
-                 CASE WHEN g.slot_name IS NOT NULL THEN json_build_array(g.slot_name, coalesce(g.slot_key, '')) END AS waits_for \
+                 CASE WHEN g.slot_name IS NOT NULL THEN pg_catalog.json_build_array(g.slot_name, coalesce(g.slot_key, '')) END AS waits_for \
                FROM ({keys}) AS k (key) CROSS JOIN LATERAL ( \
-                 SELECT count(*) FILTER (WHERE w.state = 'scheduled') AS scheduled, \
-                   count(*) FILTER (WHERE w.state = 'available') AS available, min(w.first_at) AS first_at \
+                 SELECT pg_catalog.count(*) FILTER (WHERE w.state = 'scheduled') AS scheduled, \
+                   pg_catalog.count(*) FILTER (WHERE w.state = 'available') AS available, pg_catalog.min(w.first_at) AS first_at \
                  FROM ({} UNION ALL {}) AS w) AS c \
                LEFT JOIN {schema}.groups AS g ON g.queue = $1 AND g.key = k.key \
                LEFT JOIN {schema}.queues AS q ON q.queue = $1) AS v",
@@ -154,7 +155,7 @@ impl Live {
     pub(crate) async fn jobs(&self, queue: &str, state: JobState, skip: u32, most: u32) -> Result<Vec<JobView>> {
         let (source, order) = index_of(state);
         let sql = format!(
-            "SELECT to_json(v)::text FROM ( \
+            "SELECT pg_catalog.to_json(v)::text FROM ( \
                SELECT {JOB} FROM {}.jobs AS j WHERE j.queue = $1 AND {source} AND j.state = '{state}' \
                ORDER BY {order} LIMIT $2 OFFSET $3) AS v",
             self.schema.quoted()
@@ -164,9 +165,9 @@ impl Live {
 
     pub(crate) async fn job(&self, id: i64) -> Result<Option<JobView>> {
         let sql = format!(
-            "SELECT to_json(v)::text FROM ( \
+            "SELECT pg_catalog.to_json(v)::text FROM ( \
                SELECT {JOB}, j.payload::text AS payload, ( \
-                   SELECT coalesce(json_agg(i ORDER BY i.is_slots, i.nth), '[]') FROM ( \
+                   SELECT coalesce(pg_catalog.json_agg(i ORDER BY i.is_slots, i.nth), '[]') FROM ( \
                      SELECT u.*, false AS is_slots \
                      FROM unnest(j.limit_names, j.limit_keys, j.counts, j.used_counts) \
                        WITH ORDINALITY AS u (\"limit\", key, count, used, nth) \

@@ -45,8 +45,8 @@ impl Sample {
 pub(super) async fn read(conn: &mut PgConnection, schema: &Schema, seed: u64) -> sqlx::Result<Sample> {
     let table = format!("{}.rate_limits", schema.quoted());
     let sql = format!(
-        "SELECT {CLOCK}, pg_relation_size($1::regclass) / current_setting('block_size')::bigint, \
-           (SELECT c.reltuples::double precision FROM pg_class AS c WHERE c.oid = $1::regclass)"
+        "SELECT {CLOCK}, pg_catalog.pg_relation_size($1::regclass) / pg_catalog.current_setting('block_size')::bigint, \
+           (SELECT c.reltuples::double precision FROM pg_catalog.pg_class AS c WHERE c.oid = $1::regclass)"
     );
     let query = sqlx::query_as(AssertSqlSafe(sql)).bind(&table).persistent(false);
     let (at, pages, tuples): (i64, i64, f64) = query.fetch_one(&mut *conn).await?;
@@ -105,9 +105,9 @@ pub(super) async fn names(conn: &mut PgConnection, schema: &Schema) -> sqlx::Res
 /// Counts the keys of the first limits, each up to a bound.
 pub(super) async fn count_keys(conn: &mut PgConnection, schema: &Schema, names: &[String]) -> sqlx::Result<KeyCounts> {
     let sql = format!(
-        "SELECT n.name, CASE WHEN n.nth <= {NAMES} THEN (SELECT count(*) FROM (SELECT FROM {}.rate_limits AS r \
+        "SELECT n.name, CASE WHEN n.nth <= {NAMES} THEN (SELECT pg_catalog.count(*) FROM (SELECT FROM {}.rate_limits AS r \
            WHERE r.name = n.name AND r.shard = 0 LIMIT {COUNTED} + 1) AS bounded) END \
-         FROM unnest($1::text[]) WITH ORDINALITY AS n (name, nth)",
+         FROM pg_catalog.unnest($1::text[]) WITH ORDINALITY AS n (name, nth)",
         schema.quoted()
     );
     let counts = sqlx::query_as(AssertSqlSafe(sql)).bind(names).persistent(false).fetch_all(conn).await?;
