@@ -89,7 +89,8 @@ BEGIN
   FOR NO KEY UPDATE SKIP LOCKED;
   turn_id := turn.id;
   others := greatest(others, 0) + cardinality(first_ids);
-  IF turn_id IS NOT NULL AND others < most THEN
+  -- It moves only forward: behind newer jobs of its group, it would start after them.
+  IF turn_id IS NOT NULL AND others < most AND coalesce(array_position(job_ids, turn_id), most + 1) > others + 1 THEN
     job_ids := array_remove(job_ids, turn_id);
     job_ids := job_ids[:others] || turn_id || job_ids[others + 1:most - 1];
     has_slots := has_slots OR turn.has_slots;
