@@ -258,6 +258,21 @@ async fn more_jobs_than_one_step_computes_move_up() {
     assert!((2_490.0..=2_501.0).contains(times.last().expect("a job")), "{:?}", times.last());
 }
 
+/// Their steps commit one after the other, so they only move up: else jobs of the first steps would be behind those of the others.
+#[tokio::test]
+async fn more_jobs_than_one_step_computes_do_not_move_back() {
+    let database = database().await;
+    let before = queue_with(&database, limits(one_in(1))).await;
+    for _ in 0..3 {
+        enqueue_all(&before, 500, "k").await;
+    }
+    let after = queue_with(&database, limits(one_in(10))).await;
+    work(&database, &after).await;
+    let times = minutes(&database, "k").await;
+    assert!(times.is_sorted());
+    assert!((1_497.0..=1_499.0).contains(times.last().expect("a job")), "{:?}", times.last());
+}
+
 /// A caller's transaction has locked the bucket of one group for long. The others move up, and that group does later.
 #[tokio::test]
 async fn a_locked_bucket_holds_up_its_own_group_only() {
