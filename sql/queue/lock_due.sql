@@ -124,6 +124,23 @@ BEGIN
       ORDER BY g.key
       FOR NO KEY UPDATE OF g SKIP LOCKED
     );
+    -- Another worker may have just blocked jobs that this worker knows. Later jobs of their groups would overtake them.
+    IF EXISTS (SELECT FROM rate_limit.jobs AS j WHERE j.queue = queue_name AND j.blocked_by IS NOT NULL) THEN
+      groups := ARRAY(
+        SELECT g
+        FROM unnest(groups) AS g
+        WHERE g.key <> ALL (ARRAY(
+          SELECT b.key
+          FROM unnest(_lock_due.limit_names || ARRAY(SELECT n || '/slots' FROM unnest(slot_limit_names) AS n)) AS n (name)
+          CROSS JOIN LATERAL (
+            SELECT b.key
+            FROM rate_limit.jobs AS b
+            WHERE b.queue = queue_name AND b.blocked_by = n.name
+            OFFSET 0
+          ) AS b
+        ))
+      );
+    END IF;
     keys := ARRAY(SELECT g.key FROM unnest(groups) AS g);
     due_ids := ARRAY(
       SELECT j.id
