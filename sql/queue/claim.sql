@@ -8,7 +8,8 @@
 -- before then.
 --
 -- Groups may share such a bucket. To avoid starvation, a job that is denied a second time pays ahead: it takes its tokens,
--- and the bucket is in debt until the job's time (paid_until). Only one job at a time pays ahead from a bucket. A bucket in
+-- and the bucket is in debt until the job's time (paid_until). A job does not pay ahead of one with a higher priority, unless it
+-- has the turn of the lowest priority. Only one job at a time pays ahead from a bucket. A bucket in
 -- debt denies all other jobs; their groups are claimed again right after that time. At its time the job gets its payment back
 -- and asks again, before all others. So a payment never lets more jobs start than the rate allows, however late the worker
 -- is. If anything was taken from the bucket since that time, the payment has expired. A job with several limits pays ahead

@@ -127,8 +127,10 @@ BEGIN
       cardinality(job_keys)
       USING ERRCODE = 'invalid_parameter_value', HINT = 'Give one element for each job, and one for each slot item.';
   END IF;
-  -- A job that is denied for its age has returned its tokens before the next one is decided.
-  IF job_max_ages IS NOT NULL AND job_weights IS NULL AND cardinality(job_keys) > 1 THEN
+  -- A job that is denied has returned its tokens, and does not have its unique id, before the next one is decided.
+  IF job_weights IS NULL AND cardinality(job_keys) > 1
+    AND (job_max_ages IS NOT NULL OR (SELECT count(u) > count(DISTINCT u) FROM unnest(job_unique_ids) AS u))
+  THEN
     SELECT e.*
     INTO job_outcomes, job_ids, job_run_ats, job_waits, job_aheads, item_refused, item_values, job_states
     FROM rate_limit._enqueue_each(
@@ -144,7 +146,7 @@ BEGIN
       SELECT CASE
         WHEN u.not_before < rate_limit._clock() - 1000000 THEN 'past' -- The client's clock may be a little behind.
         WHEN u.unique_id IS NOT NULL AND (
-          row_number() OVER (PARTITION BY u.unique_id ORDER BY u.nth) > 1
+          row_number() OVER (PARTITION BY u.unique_id, (u.not_before < rate_limit._clock() - 1000000) IS TRUE ORDER BY u.nth) > 1
           OR EXISTS (
             SELECT
             FROM rate_limit.jobs AS j
@@ -153,8 +155,7 @@ BEGIN
         THEN 'duplicate'
       END
       FROM unnest((SELECT job_unique_ids), job_not_befores) WITH ORDINALITY AS u (unique_id, not_before, nth)
-      ORDER BY u.nth
-    );
+      ORDER BY u.nth);
   END IF;
   PERFORM rate_limit._create_buckets(
     limit_kinds, limit_rates, limit_periods, limit_capacities, limit_starts, limit_shards, bucket_names, bucket_keys,
@@ -179,8 +180,7 @@ BEGIN
         LIMIT 1000
       ))
       FROM unnest((SELECT job_keys)) WITH ORDINALITY AS u (key, nth)
-      ORDER BY u.nth
-    );
+      ORDER BY u.nth);
   END IF;
 END
 $function$;

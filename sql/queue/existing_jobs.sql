@@ -12,7 +12,6 @@ SET search_path = pg_catalog, pg_temp
 AS $function$
 DECLARE
   other record;
-  place integer;
 BEGIN
   job_states := array_fill(NULL::text, ARRAY[cardinality(job_unique_ids)]);
   FOR nth IN 1 .. cardinality(job_unique_ids) LOOP
@@ -20,7 +19,6 @@ BEGIN
     SELECT j.id, j.run_at, j.key, j.priority, j.state INTO other
     FROM rate_limit.jobs AS j
     WHERE j.queue = queue_name AND j.unique_id = job_unique_ids[nth] AND j.state NOT IN ('dead', 'cancelled');
-    place := array_position(job_unique_ids, job_unique_ids[nth]);
     IF FOUND THEN
       job_ids[nth] := other.id;
       job_run_ats[nth] := other.run_at;
@@ -28,9 +26,6 @@ BEGIN
       job_states[nth] := other.state;
       line_keys[nth] := CASE WHEN other.state IN ('scheduled', 'available') THEN other.key END;
       line_priorities[nth] := other.priority;
-    ELSIF place < nth THEN -- The first job with this id is in the same call, and was not scheduled. So this one is not, either.
-      job_outcomes[nth] := job_outcomes[place];
-      job_waits[nth] := job_waits[place];
     ELSE
       RAISE EXCEPTION 'the job that had the unique id of job % of this call has just ended', nth
         USING ERRCODE = 'serialization_failure', HINT = 'Enqueue again.';

@@ -1,9 +1,11 @@
 -- Cancels a job that has not started, and returns its tokens. The jobs behind it that need the same tokens move up, except
 -- those that failed before or have a not_before: each gets the time of the job before it. So the time that becomes free is
--- the last one, and the next job to be enqueued gets it. Only the next 1,000 jobs are examined. If there are more, the time
--- of the last job that moved stays free, and no token is returned: the times of the others stay as promised. Returns the
--- state that the job was in, or NULL if there is no such job; the states 'scheduled' and 'available' mean that it was
--- cancelled. If the group waits for this job, workers look at the group again.
+-- the last one, and the next job to be enqueued gets it. Only the next 1,000 jobs are examined, up to the first one that needs
+-- another number of tokens: jobs behind it would overtake it. If there are more, the time of the last job that moved stays
+-- free, and no token is returned: the times of the others stay as promised. A job that starts at its not_before has reserved
+-- tokens of an earlier time. Then no job moves, and tokens are returned only if no newer job waits. Returns the state that the
+-- job was in, or NULL if there is no such job; the states 'scheduled' and 'available' mean that it was cancelled. If the group
+-- waits for this job, workers look at the group again.
 CREATE OR REPLACE FUNCTION rate_limit._job_cancel(
   queue_name text, job_id bigint, limit_names text[], limit_kinds text[], limit_rates double precision[], limit_periods bigint[],
   limit_capacities double precision[], limit_starts bigint[], limit_shards integer[]
@@ -17,7 +19,7 @@ DECLARE
   waiting text;
   level bigint;
   behind_ids bigint[] := '{}';
-  looked_at integer;
+  is_last boolean; -- the time that becomes free is the last one
   behind_run_ats bigint[];
   is_looked_at boolean := false; -- whether workers look at the group again
 BEGIN
@@ -55,7 +57,7 @@ BEGIN
     is_looked_at := FOUND;
   END IF;
   -- The jobs behind it, of every priority, in the order of the index.
-  FOREACH waiting IN ARRAY ARRAY['scheduled', 'available'] LOOP
+  FOREACH waiting IN ARRAY CASE WHEN job.run_at = job.not_before THEN '{}'::text[] ELSE ARRAY['scheduled', 'available'] END LOOP
     level := 2147483648;
     LOOP
       SELECT j.priority INTO level
@@ -75,10 +77,11 @@ BEGIN
         LIMIT most + 1);
     END LOOP;
   END LOOP;
-  looked_at := cardinality(behind_ids);
   -- Select by id only, so that the plan does not depend on statistics. (The subquery keeps the other conditions out.)
-  behind_ids := ARRAY(
-    SELECT b.id
+  SELECT array_agg(b.id) FILTER (WHERE b.is_alike), cardinality(behind_ids) <= most AND bool_and(b.is_alike) IS NOT FALSE
+  INTO behind_ids, is_last
+  FROM (
+    SELECT b.id, bool_and(b.counts = job.counts) OVER (ORDER BY b.run_at, b.id) AS is_alike
     FROM (
       SELECT j.*
       FROM rate_limit.jobs AS j
@@ -87,7 +90,7 @@ BEGIN
       LIMIT most
     ) AS b
     WHERE b.not_before IS NULL AND b.failures = 0 AND b.limit_names = job.limit_names AND b.limit_keys = job.limit_keys
-      AND b.counts = job.counts);
+  ) AS b;
   -- This waits for jobs that a claim has locked, or the jobs behind those would overtake them. Claims are short, and do not
   -- wait for cancellations.
   SELECT array_agg(b.id ORDER BY b.run_at, b.id), array_agg(b.run_at ORDER BY b.run_at, b.id)
@@ -105,7 +108,19 @@ BEGIN
   SET run_at = m.run_at
   FROM unnest((SELECT behind_ids), job.run_at || behind_run_ats[:cardinality(behind_ids) - 1]) AS m (id, run_at)
   WHERE j.id = m.id;
-  IF looked_at <= most THEN
+  IF is_last AND NOT EXISTS (
+    SELECT
+    FROM (
+      SELECT j.id, j.limit_names, j.limit_keys
+      FROM rate_limit.jobs AS j
+      WHERE j.queue = job.queue AND j.key = job.key AND j.state = 'scheduled' AND j.state IN ('scheduled', 'available')
+        AND NOT j.awaits_turn AND job.run_at = job.not_before
+      ORDER BY j.priority DESC, j.run_at, j.id
+      LIMIT most
+    ) AS w
+    WHERE w.id > job_id AND w.limit_names && job.limit_names AND w.limit_keys && job.limit_keys
+  )
+  THEN
     PERFORM rate_limit._correct(
       u.name, u.key, - u.count, limit_names, limit_kinds, limit_rates, limit_periods, limit_capacities, limit_starts,
       limit_shards)

@@ -26,6 +26,7 @@ DECLARE
   highest bigint; -- the highest priority with due jobs
   lowest record;
   due_keys text[];
+  hidden_keys text[]; -- the groups in which another worker has just blocked jobs that this worker knows
   other_keys text[]; -- the groups of jobs that have paid ahead, and of lines that are ready
   keys text[];
 BEGIN
@@ -58,6 +59,16 @@ BEGIN
   -- Read the due jobs without a lock first. An exclusive lock on them before the lock on the group would let other claims start
   -- later jobs of the group first, and a shared lock would create a multixact for each row.
   LOOP
+    -- Groups with blocked jobs that this worker can start are left out, before and after others let these jobs be found again:
+    -- later jobs would overtake them.
+    hidden_keys := ARRAY(
+      SELECT b.key
+      FROM unnest(_lock_due.limit_names || ARRAY(SELECT n || '/slots' FROM unnest(slot_limit_names) AS n)) AS n (name)
+      CROSS JOIN LATERAL (
+        SELECT b.key FROM rate_limit.jobs AS b WHERE b.queue = queue_name AND b.blocked_by = n.name OFFSET 0
+      ) AS b
+      WHERE EXISTS (SELECT FROM rate_limit.jobs AS j WHERE j.queue = queue_name AND j.blocked_by IS NOT NULL)
+    );
     due_ids := '{}';
     due_keys := '{}';
     unknown_ids := '{}';
@@ -124,6 +135,16 @@ BEGIN
       ORDER BY g.key
       FOR NO KEY UPDATE OF g SKIP LOCKED
     );
+    -- Others may have blocked jobs since the jobs were read.
+    hidden_keys := hidden_keys || ARRAY(
+      SELECT b.key
+      FROM unnest(_lock_due.limit_names || ARRAY(SELECT n || '/slots' FROM unnest(slot_limit_names) AS n)) AS n (name)
+      CROSS JOIN LATERAL (
+        SELECT b.key FROM rate_limit.jobs AS b WHERE b.queue = queue_name AND b.blocked_by = n.name OFFSET 0
+      ) AS b
+      WHERE EXISTS (SELECT FROM rate_limit.jobs AS j WHERE j.queue = queue_name AND j.blocked_by IS NOT NULL)
+    );
+    groups := ARRAY(SELECT g FROM unnest(groups) AS g WHERE g.key <> ALL (hidden_keys));
     keys := ARRAY(SELECT g.key FROM unnest(groups) AS g);
     due_ids := ARRAY(
       SELECT j.id
@@ -135,7 +156,7 @@ BEGIN
     EXIT WHEN lowest_priority IS NULL;
     -- A cancellation's transaction may stay open for long, and the jobs that it has locked must not hide other jobs. Jobs of
     -- groups that other claims have locked count as found: claims are short, and there may be any number of such jobs.
-    EXIT WHEN most <= cardinality(due_ids) + (SELECT count(*) FROM unnest(due_keys) AS k WHERE k <> ALL (keys));
+    EXIT WHEN most <= cardinality(due_ids) + (SELECT count(*) FROM unnest(due_keys) AS k WHERE k <> ALL (keys || hidden_keys));
     reach := 2 * reach;
   END LOOP;
 END

@@ -1,5 +1,6 @@
 -- Lets jobs that cannot start yet take the tokens of one of their items ahead. A bucket without a debt allows that, and then
--- owes up to the job's count. A job that did not stop its group before, and is not `turn_id`, only asks and takes nothing.
+-- owes up to the job's count. A job that did not stop its group before, and is not `turn_id`, only asks and takes nothing. Nor
+-- does one that would pay ahead of a job with a higher priority, among the first jobs of the 100 groups that ask next.
 --
 --   items      the item of each job: an index into its limit_names, limit_keys and counts
 --   ats        the time as of which each job pays
@@ -13,6 +14,20 @@ CREATE OR REPLACE FUNCTION rate_limit._pay_ahead(
 SET search_path = pg_catalog, pg_temp
 AS $function$
 DECLARE
+  urgent_ids CONSTANT bigint[] := ARRAY(
+    SELECT j.id
+    FROM (
+      SELECT g.refused_job
+      FROM rate_limit.groups AS g
+      WHERE g.queue = (SELECT j.queue FROM rate_limit.jobs AS j WHERE j.id = job_ids[1]) AND g.has_line
+        AND g.not_before <= (SELECT max(r) + 1100 FROM unnest(ready_ats) AS r)
+      ORDER BY g.not_before
+      LIMIT 100
+    ) AS g
+    JOIN rate_limit.jobs AS j ON j.id = g.refused_job
+    WHERE j.state = ANY ((SELECT ARRAY['scheduled', 'available'])::text[])
+      AND j.priority > (SELECT min(p.priority) FROM rate_limit.jobs AS p WHERE p.id = ANY ((SELECT job_ids)::bigint[]))
+  );
   ops text[];
   admitted integer[];
   waits bigint[];
@@ -24,7 +39,19 @@ BEGIN
       array_agg(j.limit_keys[p.item] ORDER BY p.nth) AS keys,
       array_agg(j.counts[p.item] ORDER BY p.nth) AS counts,
       array_agg(array_position(_pay_ahead.limit_names, j.limit_names[p.item]) ORDER BY p.nth) AS limits,
-      array_agg(CASE WHEN j.id IN (g.refused_job, turn_id) THEN 'limit' ELSE 'check' END ORDER BY p.nth) AS ops
+      array_agg(
+        CASE
+          WHEN j.id = turn_id THEN 'limit'
+          WHEN j.id = g.refused_job AND NOT EXISTS (
+            SELECT
+            FROM rate_limit.jobs AS u
+            CROSS JOIN LATERAL unnest(u.limit_names, u.limit_keys) AS i (name, key)
+            WHERE u.id = ANY ((SELECT urgent_ids)::bigint[]) AND u.priority > j.priority
+              AND i.name = j.limit_names[p.item] AND i.key = j.limit_keys[p.item]
+          )
+          THEN 'limit'
+          ELSE 'check'
+        END ORDER BY p.nth) AS ops
     FROM unnest((SELECT job_ids), items) WITH ORDINALITY AS p (id, item, nth)
     JOIN rate_limit.jobs AS j ON j.id = p.id
     JOIN rate_limit.groups AS g ON g.queue = j.queue AND g.key = j.key

@@ -22,7 +22,8 @@ DECLARE
 BEGIN
   -- A new statement reads the lines, so that it sees what earlier claims have left.
   SELECT
-    coalesce(array_agg(l.id), '{}'),
+    -- PostgreSQL 16 and newer sort the rows for count(DISTINCT ..), so the order is given.
+    coalesce(array_agg(l.id ORDER BY NOT l.has_paid, greatest(l.run_at, clock), l.priority DESC, l.run_at, l.id), '{}'),
     bool_or(l.has_paid OR l.id = ANY (refused_ids))
       OR max(cardinality(l.limit_keys)) > 1 OR count(DISTINCT l.limit_keys) > count(DISTINCT l.key),
     bool_or(l.has_slots), max(l.priority),
@@ -30,7 +31,8 @@ BEGIN
   INTO job_ids, is_contended, has_slots, highest, first_ids
   FROM (
     SELECT
-      j.id, j.key, j.limit_keys, j.priority, j.slot_names IS NOT NULL AS has_slots, j.paid_until IS NOT NULL AS has_paid
+      j.id, j.key, j.limit_keys, j.priority, j.run_at, j.slot_names IS NOT NULL AS has_slots,
+      j.paid_until IS NOT NULL AS has_paid
     FROM rate_limit.jobs AS j
     WHERE j.id = ANY (
       (SELECT due_ids) || front_ids || ARRAY(
@@ -89,7 +91,8 @@ BEGIN
   FOR NO KEY UPDATE SKIP LOCKED;
   turn_id := turn.id;
   others := greatest(others, 0) + cardinality(first_ids);
-  IF turn_id IS NOT NULL AND others < most THEN
+  -- It moves only forward: behind newer jobs of its group, it would start after them.
+  IF turn_id IS NOT NULL AND others < most AND coalesce(array_position(job_ids, turn_id), most + 1) > others + 1 THEN
     job_ids := array_remove(job_ids, turn_id);
     job_ids := job_ids[:others] || turn_id || job_ids[others + 1:most - 1];
     has_slots := has_slots OR turn.has_slots;

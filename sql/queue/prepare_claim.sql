@@ -13,6 +13,7 @@ DECLARE
   job rate_limit.jobs;
   has_changed boolean;
   late_ids bigint[];
+  blocked_ids bigint[];
 BEGIN
   FOR job IN
     SELECT j.*
@@ -58,9 +59,7 @@ BEGIN
     RETURN has_changed;
   END IF;
   -- All of them before any job starts, so that none overtakes another one of its group.
-  UPDATE rate_limit.jobs AS j
-  SET blocked_by = NULL
-  FROM (
+  blocked_ids := ARRAY(
     SELECT b.id
     FROM unnest(_prepare_claim.limit_names || ARRAY(SELECT n || '/slots' FROM unnest(slot_limit_names) AS n)) AS n (name)
     CROSS JOIN LATERAL (
@@ -71,8 +70,23 @@ BEGIN
       FOR NO KEY UPDATE SKIP LOCKED
     ) AS b
     LIMIT 1000
-  ) AS k
-  WHERE j.id = k.id;
-  RETURN has_changed OR FOUND;
+  );
+  IF blocked_ids <> '{}' THEN
+    UPDATE rate_limit.jobs AS j
+    SET blocked_by = NULL
+    WHERE j.id = ANY ((SELECT blocked_ids)::bigint[]);
+    -- Without a row of the group, _block_jobs does not see whether a claim has locked it.
+    INSERT INTO rate_limit.groups (queue, key)
+    SELECT DISTINCT j.queue, j.key
+    FROM rate_limit.jobs AS j
+    WHERE j.id = ANY ((SELECT blocked_ids)::bigint[]) AND NOT EXISTS (
+      SELECT
+      FROM rate_limit.groups AS g
+      WHERE g.queue = j.queue AND g.key = j.key
+    )
+    ORDER BY j.queue, j.key
+    ON CONFLICT DO NOTHING;
+  END IF;
+  RETURN has_changed OR blocked_ids <> '{}';
 END
 $function$;

@@ -4,7 +4,8 @@
 -- Jobs of the same limits and keys keep their order. In one call of _decide, the group's jobs give back the tokens that they
 -- have reserved, and reserve them again, the oldest job first, so the buckets end as they were. If others have reserved from
 -- the buckets, these could be ahead of the jobs or behind them. Then a job's time may only become earlier, and never by what
--- others have reserved.
+-- others have reserved. So it is if there are more than `most` jobs: the others move in later transactions, and newer jobs must
+-- not be before older ones meanwhile.
 CREATE OR REPLACE FUNCTION rate_limit._reserve_again(
   ids bigint[], most integer, limit_names text[], limit_kinds text[], limit_rates double precision[], limit_periods bigint[],
   limit_capacities double precision[], limit_starts bigint[], limit_shards integer[]

@@ -8,6 +8,7 @@ use pg_limiter::{Item, Limit, Limits};
 use tracing::Level;
 
 use crate::queue::{in_state, queue_with, quick, until_in_state};
+use crate::queue_contended::{claim, make_due};
 use crate::queue_log::Log;
 use crate::support::{Database, scheduled, sqlx, watch};
 
@@ -59,6 +60,39 @@ async fn work_until(queue: &Queue, database: &Database, sql: &'static str, wante
         }
     };
     tokio::time::timeout(BOUND, worker.run(reached)).await.expect("in time").expect("a report");
+}
+
+/// Workers of two releases run for a while, and the older one does not know a limit. It hides no job of a group that a claim has
+/// locked. And a claim starts no job of a group whose older jobs were hidden since it began.
+#[tokio::test]
+async fn hidden_jobs_are_overtaken_by_no_job_that_the_same_worker_can_start() {
+    let database = Database::migrated().await;
+    let queue = queue_with(&database, limits()).await;
+    let mut ids = Vec::new();
+    for _ in 0..3 {
+        ids.push(enqueue(&queue, ("fast", "k"), "g").await);
+    }
+    make_due(&database).await;
+    let (old, new) = (("other", 1e6, SECOND, 1e6), ("fast", 1e6, SECOND, 1e6));
+    database.execute("INSERT INTO rate_limit.groups (queue, key) VALUES ('q', 'g')").await;
+    let mut claiming = database.pool.begin().await.expect("begin");
+    let lock = "SELECT FROM rate_limit.groups WHERE key = 'g' FOR NO KEY UPDATE";
+    sqlx::query(lock).execute(&mut *claiming).await.expect(lock);
+    assert_eq!(claim(&database.pool, 9, 0, old).await, []);
+    assert_eq!(number(&database.pool, BLOCKED).await, 0);
+    claiming.rollback().await.expect("rollback");
+    database.execute("DELETE FROM rate_limit.groups").await;
+    assert_eq!(claim(&database.pool, 9, 0, old).await, []);
+    assert_eq!(number(&database.pool, BLOCKED).await, 3);
+
+    database.execute(&format!("UPDATE rate_limit.jobs SET blocked_by = NULL WHERE id <> {}", ids[0])).await;
+    let due = "SELECT coalesce(cardinality(due_ids), 0)::bigint \
+               FROM rate_limit._lock_due('q', 9, rate_limit._clock(), '{fast}', '{}')";
+    assert_eq!(number(&database.pool, due).await, 0);
+    // A claim looks for them first, and does nothing else.
+    assert_eq!(claim(&database.pool, 9, 0, new).await, []);
+    let started = claim(&database.pool, 9, 0, new).await;
+    assert_eq!(started.into_iter().map(|(id, _)| id).collect::<Vec<_>>(), ids);
 }
 
 const BLOCKED: &str = "SELECT count(*) FROM rate_limit.jobs WHERE blocked_by IS NOT NULL";

@@ -9,8 +9,8 @@ use pg_limiter::{Item, Limit, Limits};
 
 use crate::queue::{queue_with, quick, work_until_done};
 use crate::queue_contended::{claim, enqueue, make_due};
-use crate::support::Database;
 use crate::support::starts::{assert_times, record, recorded};
+use crate::support::{Database, is_conflict};
 
 const SECOND: Duration = Duration::from_secs(1);
 
@@ -263,6 +263,36 @@ async fn a_stream_of_urgent_jobs_lets_others_start() {
         let urgent: Vec<i64> = order.into_iter().filter(|id| !ids.contains(id)).collect();
         assert!(urgent.is_sorted(), "{context}");
     }
+}
+
+/// However many jobs of the lower priority are late: they do not pay ahead of the others, but for their turns.
+#[tokio::test]
+async fn late_jobs_of_a_lower_priority_get_a_tenth_of_a_shared_limit() {
+    let database = Database::migrated().await;
+    let queue = queue_of(&database, 40.0, 1.0).await;
+    let mut others = Vec::new();
+    for _ in 0..20 {
+        others.push(enqueue(&queue, of("other", 1)).await);
+    }
+    for _ in 0..40 {
+        enqueue(&queue, of("urgent", 1).priority(1)).await;
+    }
+    make_due(&database).await;
+    let claim = "SELECT job_id, passed FROM rate_limit._claim('q', 'w', 8, 5000, 30000000, 1000000, '{l}', \
+                 '{token_bucket}', '{40}', '{1000000}', '{1}', '{NULL}', passed_over => $1)";
+    let (mut started, mut passed) = (Vec::new(), 0);
+    while started.len() < 60 {
+        match sqlx::query_as::<_, (Option<i64>, Option<i32>)>(claim).bind(passed).fetch_all(&database.pool).await {
+            Ok(rows) => {
+                passed = rows.iter().find_map(|(_, passed)| *passed).unwrap_or(passed);
+                started.extend(rows.into_iter().filter_map(|(id, _)| id));
+            }
+            Err(error) => assert!(is_conflict(&error), "{error}"),
+        }
+        tokio::time::sleep(Duration::from_millis(3)).await;
+    }
+    let places: Vec<usize> = (0..60).filter(|nth| others.contains(&started[*nth])).collect();
+    assert!((9..=12).contains(&places[0]) && places[2] <= 36 && places[4] >= 40, "{places:?}");
 }
 
 /// A group that shares a limit has to wait as well, although the token arrives while the claim is at work: the claim looks ahead by

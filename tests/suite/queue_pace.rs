@@ -9,6 +9,7 @@ use pg_limiter::sqlx::PgConnection;
 use pg_limiter::{Item, Limit, Limits};
 
 use crate::queue::{in_state, queue, queue_with, quick, until_in_state, work_until_done};
+use crate::queue_contended;
 use crate::support::proxy::{Fault, Point, Proxy, Way};
 use crate::support::starts::{assert_in_order, assert_within, record, recorded};
 use crate::support::{Database, estimated, scheduled, sqlx};
@@ -186,6 +187,23 @@ async fn higher_priorities_start_first_among_due_jobs() {
     ids = [3, 5, 0, 1, 2, 4].map(|nth| ids[nth]).into();
     let started: Vec<i64> = recorded(&database.pool).await.iter().map(|start| start.job).collect();
     assert_eq!(started, ids);
+}
+
+/// The first job of the lowest priority may start earlier than its turn, and never later: its group keeps its order.
+#[tokio::test]
+async fn the_turn_of_the_lowest_priority_moves_no_job_back() {
+    let database = Database::migrated().await;
+    let limits = Limits::new().define("l", Limit::token_bucket(100, SECOND)).expect("limits");
+    let queue = queue_with(&database, limits).await;
+    let mut ids = Vec::new();
+    for (group, priority) in [("a", 0), ("a", 0), ("a", 0), ("a", 0), ("b", 5)] {
+        let job = Job::new(("l", group), &1).expect("a job").priority(priority);
+        ids.push(queue_contended::enqueue(&queue, job).await);
+    }
+    let_pass(&database, Duration::from_secs(60)).await;
+    let started = queue_contended::claim(&database.pool, 20, 0, ("l", 100.0, SECOND, 100.0)).await;
+    ids.rotate_right(1);
+    assert_eq!(started.into_iter().map(|(id, _)| id).collect::<Vec<_>>(), ids);
 }
 
 #[tokio::test]

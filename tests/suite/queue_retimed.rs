@@ -189,6 +189,30 @@ async fn jobs_with_times_of_their_own_hold_up_no_other_and_keep_them() {
     assert!((2.0..=3.0).contains(&moved), "{moved}");
 }
 
+/// However many jobs with later times of their own wait, a new job does not overtake those that have none.
+#[tokio::test]
+async fn many_jobs_with_times_of_their_own_hide_no_other() {
+    let database = database().await;
+    let queue = queue_with(&database, limits(one_in(10))).await;
+    for _ in 0..3 {
+        enqueue(&queue, job("k")).await;
+    }
+    database
+        .execute(
+            "INSERT INTO rate_limit.jobs (
+               queue, key, run_at, not_before, payload, limit_names, limit_keys, counts, max_attempts, enqueued_at)
+             SELECT queue, key, run_at + 60000000000, run_at + 60000000000, payload, limit_names, limit_keys, counts, max_attempts,
+               enqueued_at
+             FROM (SELECT * FROM rate_limit.jobs ORDER BY id LIMIT 1) AS j, generate_series(1, 500);
+             SELECT rate_limit.reset('l', 'k')",
+        )
+        .await;
+    enqueue(&queue, job("k")).await;
+    enqueue(&queue, job("k").unique_id("k")).await;
+    let times = minutes(&database, "k").await;
+    assert_eq!(times[times.len() - 2..], [20.0, 20.0]);
+}
+
 /// Two groups reserve from one bucket in turn. Neither takes the reservations of the other one.
 #[tokio::test]
 async fn groups_that_share_a_limit_keep_their_order_and_their_tokens() {
@@ -256,6 +280,21 @@ async fn more_jobs_than_one_step_computes_move_up() {
     let times = minutes(&database, "k").await;
     assert!(times.is_sorted());
     assert!((2_490.0..=2_501.0).contains(times.last().expect("a job")), "{:?}", times.last());
+}
+
+/// Their steps commit one after the other, so they only move up: else jobs of the first steps would be behind those of the others.
+#[tokio::test]
+async fn more_jobs_than_one_step_computes_do_not_move_back() {
+    let database = database().await;
+    let before = queue_with(&database, limits(one_in(1))).await;
+    for _ in 0..3 {
+        enqueue_all(&before, 500, "k").await;
+    }
+    let after = queue_with(&database, limits(one_in(10))).await;
+    work(&database, &after).await;
+    let times = minutes(&database, "k").await;
+    assert!(times.is_sorted());
+    assert!((1_497.0..=1_499.0).contains(times.last().expect("a job")), "{:?}", times.last());
 }
 
 /// A caller's transaction has locked the bucket of one group for long. The others move up, and that group does later.

@@ -57,17 +57,18 @@ async fn a_cancelled_job_gives_its_tokens_back_and_jobs_behind_it_move_up() {
         let queue = queue.clone();
         async move { queue.job(id).await.expect("an answer").expect("a job").run_at }
     };
-    // Each job gets the time of the one before it. The first job, one with a larger count, and one with its own time stay.
+    // Each job gets the time of the one before it, up to the one with a larger count. The time of the last one stays free, and no
+    // token is returned.
     for (nth, expected) in [(0, 0), (2, 1), (3, 2), (4, 3)] {
         assert_eq!(run_at(tickets[nth].id).await, tickets[expected].run_at, "job {nth}");
     }
     assert_eq!(run_at(other.id).await, other.run_at);
     assert_eq!(run_at(late.id).await, late.run_at);
     let left = balance(&queue, "l", "g").await;
-    assert!((left + 6.0).abs() < 1e-6, "{left}");
+    assert!((left + 7.0).abs() < 1e-6, "{left}");
     assert_eq!(queue.cancel(tickets[1].id).await.expect("an answer"), JobState::Cancelled);
     let left = balance(&queue, "l", "g").await;
-    assert!((left + 6.0).abs() < 1e-6, "given back twice: {left}");
+    assert!((left + 7.0).abs() < 1e-6, "given back twice: {left}");
 
     // In a transaction that rolls back, the cancellation is undone.
     let mut tx = database.app.begin().await.expect("begin");
@@ -75,13 +76,63 @@ async fn a_cancelled_job_gives_its_tokens_back_and_jobs_behind_it_move_up() {
     tx.rollback().await.expect("rollback");
     assert_eq!(run_at(tickets[3].id).await, tickets[2].run_at);
     let left = balance(&queue, "l", "g").await;
-    assert!((left + 6.0).abs() < 1e-6, "{left}");
+    assert!((left + 7.0).abs() < 1e-6, "{left}");
     assert!(matches!(
         queue.cancel(1_000_000).await,
         Err(Error::InvalidJob(InvalidJob::UnknownJob { id: 1_000_000, .. }))
     ));
     assert!(queue.requeue(tickets[1].id).await.expect("an answer").is_some());
-    assert!(near(estimated(&queue.estimate(job("g")).await.expect("an estimate")).1, 8));
+    assert!(near(estimated(&queue.estimate(job("g")).await.expect("an estimate")).1, 9));
+}
+
+/// A newer job never gets an earlier time than an older one of its group, whatever their counts are. The time that becomes free
+/// is not the last one then, so no token is returned: it would be promised twice.
+#[tokio::test]
+async fn jobs_behind_one_with_another_count_keep_their_times() {
+    let database = Database::migrated().await;
+    let limits = Limits::new().define("l", Limit::token_bucket(1, CENTURY).capacity(2)).expect("limits");
+    let queue = queue_with(&database, limits).await;
+    let mut tickets = Vec::new();
+    for (count, expected) in [(2, 0), (1, 1), (1, 2), (2, 4), (1, 5)] {
+        let ticket = enqueue(&queue, Job::new(("l", "g", count), &1).expect("a job")).await;
+        assert!(near(ticket.wait, expected), "{ticket:?}");
+        tickets.push(ticket);
+    }
+    let urgent = enqueue(&queue, Job::new(("l", "g"), &1).expect("a job").priority(1)).await;
+    assert_eq!(queue.cancel(tickets[1].id).await.expect("an answer"), JobState::Scheduled);
+    for (ticket, expected) in [(0, 0), (2, 1), (3, 3), (4, 4)].map(|(nth, at)| (&tickets[nth], &tickets[at])) {
+        let now = queue.job(ticket.id).await.expect("an answer").expect("a job").run_at;
+        assert_eq!(now, expected.run_at, "{ticket:?}");
+    }
+    assert_eq!(queue.job(urgent.id).await.expect("an answer").expect("a job").run_at, urgent.run_at);
+    assert!(near(enqueue(&queue, job("g")).await.wait, 7));
+}
+
+/// A job with a late `run_at` has reserved a token of an earlier time, which the jobs after it do not have.
+#[tokio::test]
+async fn a_cancelled_job_with_a_late_time_of_its_own_returns_no_token_before_others() {
+    let database = Database::migrated().await;
+    let hour = MINUTE * 60;
+    let limits = Limits::new().define("l", Limit::token_bucket(1, hour)).expect("limits");
+    let queue = queue_with(&database, limits).await;
+    let first = enqueue(&queue, job("g").run_at(SystemTime::now() + hour * 3 / 2)).await;
+    let mut tickets = Vec::new();
+    for hours in 1..4 {
+        let ticket = enqueue(&queue, job("g")).await;
+        assert!(ticket.wait.abs_diff(hour * hours) < MINUTE, "{ticket:?}");
+        tickets.push(ticket);
+    }
+    let last = enqueue(&queue, job("h").run_at(SystemTime::now() + hour)).await;
+    assert_eq!(queue.cancel(first.id).await.expect("an answer"), JobState::Scheduled);
+    for ticket in &tickets {
+        assert_eq!(queue.job(ticket.id).await.expect("an answer").expect("a job").run_at, ticket.run_at);
+    }
+    let next = enqueue(&queue, job("g")).await.wait;
+    assert!(next.abs_diff(hour * 4) < MINUTE, "{next:?}");
+    // Nothing is reserved after this one.
+    assert_eq!(queue.cancel(last.id).await.expect("an answer"), JobState::Scheduled);
+    let left = balance(&queue, "l", "h").await;
+    assert!((left - 1.0).abs() < 1e-3, "{left}");
 }
 
 #[tokio::test]

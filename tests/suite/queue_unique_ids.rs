@@ -1,8 +1,8 @@
 //! The answer to an enqueue with a unique id that a job already has.
 
-use std::time::Duration;
+use std::time::{Duration, UNIX_EPOCH};
 
-use pg_limiter::queue::{EnqueueOutcome, Enqueued, EstimateOutcome, Job, JobState, Queue, Ticket};
+use pg_limiter::queue::{EnqueueOutcome, Enqueued, EstimateOutcome, Job, JobState, Queue, QueueConfig, Ticket};
 use pg_limiter::{Error, InvalidJob};
 
 use crate::queue::queue;
@@ -86,4 +86,32 @@ async fn the_id_of_a_dead_or_cancelled_job_is_free() {
     }
     // A time that cannot come is never promised: the job waits for the tokens of all before it.
     assert!(scheduled(&enqueue(&queue).await).wait > CENTURY);
+}
+
+/// The first job with an id may be denied, or come too late. The second one is then scheduled, if its own limits allow it.
+#[tokio::test]
+async fn jobs_with_the_same_id_in_one_call_are_decided_one_after_the_other() {
+    let database = Database::migrated().await;
+    let queue = queue(&database).await;
+    let job = |limit: &str, id: &str| Job::new((limit, "g"), &1).expect("a job").unique_id(id);
+    for id in ["now", "reserved"] {
+        let _ = scheduled(&queue.enqueue(job("bounded", id)).await.expect("an answer"));
+    }
+    let all = [job("bounded", "a"), job("slow", "a"), job("slow", "a"), job("slow", "b")];
+    let answers = queue.enqueue_all(all).await.expect("answers");
+    assert!(matches!(answers[0].outcome(), EnqueueOutcome::Denied { .. }), "{answers:?}");
+    let first = scheduled(&answers[1]);
+    assert_eq!(duplicate(&answers[2]).id, first.id);
+    let _ = scheduled(&answers[3]);
+
+    let mut config = QueueConfig::default();
+    config.turns = true;
+    let in_turns = Queue::with_config(queue.limiter(), "in turns", config).expect("a queue");
+    for queue in [queue, in_turns] {
+        let past = job("fast", "c").run_at(UNIX_EPOCH + Duration::from_secs(1));
+        let answers = queue.enqueue_all([past, job("fast", "c"), job("fast", "c")]).await.expect("answers");
+        assert!(matches!(answers[0].outcome(), EnqueueOutcome::RunAtPast), "{answers:?}");
+        let second = scheduled(&answers[1]);
+        assert_eq!(duplicate(&answers[2]).id, second.id);
+    }
 }
