@@ -3,9 +3,9 @@
 -- the last one, and the next job to be enqueued gets it. Only the next 1,000 jobs are examined, up to the first one that needs
 -- another number of tokens: jobs behind it would overtake it. If there are more, the time of the last job that moved stays
 -- free, and no token is returned: the times of the others stay as promised. A job that starts at its not_before has reserved
--- tokens of an earlier time. Then no job moves, and tokens are returned only if no newer job waits. Returns the state that the
--- job was in, or NULL if there is no such job; the states 'scheduled' and 'available' mean that it was cancelled. If the group
--- waits for this job, workers look at the group again.
+-- tokens of an earlier time. Then no job moves, and tokens are returned only if no newer job waits for its tokens. Returns the
+-- state that the job was in, or NULL if there is no such job; the states 'scheduled' and 'available' mean that it was
+-- cancelled. If the group waits for this job, workers look at the group again.
 CREATE OR REPLACE FUNCTION rate_limit._job_cancel(
   queue_name text, job_id bigint, limit_names text[], limit_kinds text[], limit_rates double precision[], limit_periods bigint[],
   limit_capacities double precision[], limit_starts bigint[], limit_shards integer[]
@@ -111,14 +111,14 @@ BEGIN
   IF is_last AND NOT EXISTS (
     SELECT
     FROM (
-      SELECT j.id, j.limit_names, j.limit_keys
+      SELECT j.id, j.not_before, j.limit_names, j.limit_keys
       FROM rate_limit.jobs AS j
       WHERE j.queue = job.queue AND j.key = job.key AND j.state = 'scheduled' AND j.state IN ('scheduled', 'available')
         AND NOT j.awaits_turn AND job.run_at = job.not_before
       ORDER BY j.priority DESC, j.run_at, j.id
       LIMIT most
     ) AS w
-    WHERE w.id > job_id AND w.limit_names && job.limit_names AND w.limit_keys && job.limit_keys
+    WHERE w.id > job_id AND w.not_before IS NULL AND w.limit_names && job.limit_names AND w.limit_keys && job.limit_keys
   )
   THEN
     PERFORM rate_limit._correct(
