@@ -134,9 +134,10 @@ impl Queue {
     /// [`JobState::Scheduled`] or [`JobState::Available`], the job is cancelled now; otherwise nothing has changed.
     ///
     /// Jobs behind it in the group move up: each job that reserved the same tokens takes the time of the one before it. Jobs
-    /// that have failed before, or that set [`Job::run_at`], keep their times. Only the next 1,000 jobs of the group move up.
-    /// If there are more, no token is given back: the time of the last job that moved stays free, and all later jobs keep
-    /// their times.
+    /// that have failed before, or that set [`Job::run_at`], keep their times. Only the next 1,000 jobs of the group move up, and
+    /// none behind the first one that reserved another number of these tokens. If there are more, no token is given back: the
+    /// time of the last job that moved stays free, and all later jobs keep their times. If the cancelled job starts at its
+    /// `run_at`, no job moves up, and its tokens are given back unless newer jobs without such a time wait for them.
     ///
     /// If the job has already paid tokens ahead for its start, the next worker that looks for jobs returns them. Tokens of a
     /// limit that this limiter does not define are not given back.
