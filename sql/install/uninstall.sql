@@ -1,6 +1,6 @@
 -- Drops the limiter's objects, with all balances and jobs, and nothing else: the schema may have objects of the application with
--- the same names. Functions are those whose hash is recorded, tables and views those of the migrations that were applied. All of
--- them are dropped or, if something depends on one, none.
+-- the same names. The limiter's functions have a hash in the records; its tables and views are those of the migrations that were
+-- applied. If something else depends on one of them, none is dropped.
 DO $uninstall$
 DECLARE
   named CONSTANT text := pg_catalog.rtrim($schema$rate_limit.$schema$, '.');

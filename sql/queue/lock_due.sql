@@ -17,6 +17,7 @@ SET search_path = pg_catalog, pg_temp
 AS $function$
 DECLARE
   late CONSTANT bigint := horizon - 10000000;
+  known_names CONSTANT text[] := limit_names || ARRAY(SELECT n || '/slots' FROM unnest(slot_limit_names) AS n);
   reach bigint := most; -- the most due jobs to read
   seen bigint; -- how many were read
   unknown_ids bigint[]; -- jobs that have been due for long, and that this worker cannot start
@@ -63,11 +64,8 @@ BEGIN
     -- later jobs would overtake them.
     hidden_keys := ARRAY(
       SELECT b.key
-      FROM unnest(_lock_due.limit_names || ARRAY(SELECT n || '/slots' FROM unnest(slot_limit_names) AS n)) AS n (name)
-      CROSS JOIN LATERAL (
-        SELECT b.key FROM rate_limit.jobs AS b WHERE b.queue = queue_name AND b.blocked_by = n.name OFFSET 0
-      ) AS b
-      WHERE EXISTS (SELECT FROM rate_limit.jobs AS j WHERE j.queue = queue_name AND j.blocked_by IS NOT NULL)
+      FROM rate_limit.jobs AS b
+      WHERE b.queue = queue_name AND b.blocked_by IS NOT NULL AND b.blocked_by = ANY ((SELECT known_names)::text[])
     );
     due_ids := '{}';
     due_keys := '{}';
@@ -138,11 +136,8 @@ BEGIN
     -- Others may have blocked jobs since the jobs were read.
     hidden_keys := hidden_keys || ARRAY(
       SELECT b.key
-      FROM unnest(_lock_due.limit_names || ARRAY(SELECT n || '/slots' FROM unnest(slot_limit_names) AS n)) AS n (name)
-      CROSS JOIN LATERAL (
-        SELECT b.key FROM rate_limit.jobs AS b WHERE b.queue = queue_name AND b.blocked_by = n.name OFFSET 0
-      ) AS b
-      WHERE EXISTS (SELECT FROM rate_limit.jobs AS j WHERE j.queue = queue_name AND j.blocked_by IS NOT NULL)
+      FROM rate_limit.jobs AS b
+      WHERE b.queue = queue_name AND b.blocked_by IS NOT NULL AND b.blocked_by = ANY ((SELECT known_names)::text[])
     );
     groups := ARRAY(SELECT g FROM unnest(groups) AS g WHERE g.key <> ALL (hidden_keys));
     keys := ARRAY(SELECT g.key FROM unnest(groups) AS g);

@@ -96,7 +96,7 @@ async fn the_printed_sql_adopts_no_object_of_the_application() {
     }
 }
 
-/// Every role may create objects in `public` up to PostgreSQL 14. What it creates there is not run by whoever migrates.
+/// Up to PostgreSQL 14, every role may create functions in `public`. A migration and its check run none of them.
 #[tokio::test]
 async fn migrating_and_checking_run_no_functions_of_the_search_path() {
     let database = Database::empty().await;

@@ -274,7 +274,7 @@ async fn the_printed_sql_becomes_the_owner() {
     owner.drop().await;
 }
 
-/// A role without rights is not told only to take the objects: its owner may be right, and lets it call them.
+/// For a role without rights, the message names the grants first: the owner of the objects may be right.
 #[tokio::test]
 async fn a_role_that_lacks_grants_is_told_of_them() {
     let database = Database::empty().await;

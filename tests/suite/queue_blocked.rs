@@ -63,7 +63,7 @@ async fn work_until(queue: &Queue, database: &Database, sql: &'static str, wante
 }
 
 /// Workers of two releases run for a while, and the older one does not know a limit. It hides no job of a group that a claim has
-/// locked. And a claim starts no job of a group whose older jobs were hidden since it began.
+/// locked. If it has hidden older jobs of a group since a claim began, the claim starts no newer ones.
 #[tokio::test]
 async fn hidden_jobs_are_overtaken_by_no_job_that_the_same_worker_can_start() {
     let database = Database::migrated().await;

@@ -140,7 +140,7 @@ const TO_CLEAR: Duration = Duration::from_secs(10);
 struct BenchSetup {
     /// The name of a limit that never denies. Its rows are idle immediately.
     open: String,
-    /// The name of a limit whose balance stays negative for the time `owed`, which is longer than all measurements take.
+    /// The name of a limit that owes tokens for the time `owed`: longer than all measurements take.
     owing: String,
     owed: Duration,
     limiters: Vec<(&'static str, Limiter)>,

@@ -161,7 +161,7 @@ async fn limits_that_are_not_listed_are_not_called_full_or_unused() {
             format!("SELECT rate_limit.define('{name}', kind => 'token_bucket', rate => 9, period => '36525 days')");
         database.execute(&define).await;
     }
-    // Of a small table, and of a large one, which is sampled.
+    // A large table is sampled, a small one is read.
     for big in [0, 60_000] {
         let many = "SELECT 'tenant-' || n, 'u1' FROM generate_series(1001, 1600) AS n";
         database

@@ -28,7 +28,8 @@ use crate::study::{defined, named};
 use crate::text::{describe, escaped, grouped};
 use pg_limiter::{Call, Decision, InvalidCall, Item, Kind, Limit, Op};
 
-pub use access_log::format::{LogFormat, LogLine};
+pub use access_log::format::LogFormat;
+pub use access_log::line::LogLine;
 pub use events::Event;
 
 pub(crate) use access_log::key::LogOptions;

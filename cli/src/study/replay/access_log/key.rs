@@ -10,7 +10,8 @@ use http::{HeaderName, HeaderValue, Request};
 use regex::Regex;
 
 use crate::error::{CliError, Result};
-use crate::study::replay::access_log::format::{LogFormat, LogLine, names};
+use crate::study::replay::access_log::format::LogFormat;
+use crate::study::replay::access_log::line::{LogLine, names};
 use crate::study::replay::access_log::servers::field_name;
 use pg_limiter::web::{ClientAddress, InvalidNetworks, KeyExtractor, PeerAddress, TrustedProxies, stored_keys};
 
@@ -235,7 +236,7 @@ pub(super) const UNIX: &str = "unix:";
 const UNKNOWN_PEER: IpAddr = IpAddr::V4(Ipv4Addr::UNSPECIFIED);
 const X_FORWARDED_FOR: HeaderName = HeaderName::from_static("x-forwarded-for");
 
-/// What proxies write in the place of an address (RFC 7239, section 6): `unknown`, or a name of their own.
+/// Proxies may write this in the place of an address (RFC 7239, section 6): `unknown`, or a name that they have chosen.
 static HIDDEN: LazyLock<Regex> =
     LazyLock::new(|| Regex::new(r#"(^|[,="\s])(?i:unknown|_[^,;:"\s]*)"#).expect("a regular expression"));
 

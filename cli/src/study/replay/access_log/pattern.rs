@@ -11,8 +11,8 @@ use jiff::tz::Offset;
 use jiff::{Timestamp, Zoned};
 use regex::Regex;
 
-use crate::study::replay::access_log::format::{LogLine, Renamed};
 use crate::study::replay::access_log::key::{ALL_FORWARDED, UNIX, address};
+use crate::study::replay::access_log::line::{LogLine, Renamed};
 use crate::study::replay::events::YEARS;
 use crate::text::shortened;
 
