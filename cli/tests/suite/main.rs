@@ -16,6 +16,7 @@ mod exec_once;
 mod exec_processes;
 mod exec_terminal;
 mod export;
+mod file_forms;
 mod foreign_text;
 mod forget;
 mod grants;
