@@ -5,14 +5,14 @@ use std::sync::atomic::{AtomicI64, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant, SystemTime};
 
-use pg_limiter::queue::{Finish, Job, RunningJob, WorkerConfig, handler_fn};
+use pg_limiter::queue::{Finish, Job, Queue, RunningJob, WorkerConfig, handler_fn};
 use sqlx::PgConnection;
 use tokio::sync::{Notify, mpsc};
 
 use crate::Failure;
 use crate::names::{CONCURRENCY, FREE, PACED};
 use crate::options::Options;
-use crate::tables::QueueTables;
+use crate::tables::{QueueTables, connect, queue};
 use crate::timed::per_second;
 
 /// Returns the next job. The jobs go to the groups in turn.
@@ -126,28 +126,43 @@ async fn delays_of_jobs(tables: &QueueTables, options: &Options) -> Result<Vec<f
         let _ = started.send(delay.as_secs_f64() * 1000.0);
         Box::pin(async { Ok(Finish::Done) })
     });
-    let worker = tables.queue.worker(config(), handler)?;
-    let mut seen = Vec::new();
+    let connections = CONCURRENCY as u32 + 2;
+    let queue = queue(&connect(&tables.server, connections).await?)?;
+    let worker = queue.worker(config(), handler)?;
     let (stop, stopped) = tokio::sync::oneshot::channel::<()>();
     let running = tokio::spawn(worker.run(async { stopped.await.unwrap_or_default() }));
-    // Wait until the worker is asleep before enqueueing jobs.
-    let asleep = "SELECT EXISTS (SELECT FROM rate_limit.workers WHERE asleep_until > rate_limit._clock())";
-    while !sqlx::query_scalar::<_, bool>(asleep).fetch_one(&tables.pool).await? {
-        tokio::time::sleep(Duration::from_millis(10)).await;
+    // The work that each connection does once is not measured.
+    for nth in 0..3 * connections {
+        enqueue_paced(&queue, &format!("warm-up {nth}"), 1).await?;
+        delays.recv().await.ok_or("the worker ended early")?;
+        asleep(tables).await?;
     }
     let each = if options.quick { 3 } else { 20 };
     for group in 0..20 {
-        let jobs = (0..each)
-            .map(|nth| Ok(Job::new((PACED, group.to_string()), &nth)?))
-            .collect::<Result<Vec<_>, Failure>>()?;
-        for enqueued in tables.queue.enqueue_all(jobs).await? {
-            enqueued.enforce()?;
-        }
+        enqueue_paced(&queue, &group.to_string(), each).await?;
     }
+    let mut seen = Vec::new();
     while seen.len() < 20 * each {
         seen.push(delays.recv().await.ok_or("the worker ended early")?);
     }
     let _ = stop.send(());
     running.await??;
     Ok(seen)
+}
+
+async fn enqueue_paced(queue: &Queue, group: &str, jobs: usize) -> Result<(), Failure> {
+    let jobs = (0..jobs).map(|nth| Ok(Job::new((PACED, group), &nth)?)).collect::<Result<Vec<_>, Failure>>()?;
+    for enqueued in queue.enqueue_all(jobs).await? {
+        enqueued.enforce()?;
+    }
+    Ok(())
+}
+
+/// Waits until the worker sleeps.
+async fn asleep(tables: &QueueTables) -> Result<(), Failure> {
+    let asleep = "SELECT EXISTS (SELECT FROM rate_limit.workers WHERE asleep_until > rate_limit._clock())";
+    while !sqlx::query_scalar::<_, bool>(asleep).fetch_one(&tables.pool).await? {
+        tokio::time::sleep(Duration::from_millis(10)).await;
+    }
+    Ok(())
 }

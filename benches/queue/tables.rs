@@ -37,19 +37,10 @@ impl QueueTables {
         let mut config = ServerConfig::default();
         config.settings.push(("max_connections".to_owned(), "200".to_owned()));
         let server = tokio::task::spawn_blocking(move || Server::start(&config)).await??;
-        // Neither queue pings a connection before it uses it.
-        let options = PgPoolOptions::new()
-            .min_connections(CALLERS as u32)
-            .max_connections(CALLERS as u32 + 4)
-            .test_before_acquire(false);
-        let pool = options.connect(&server.url("postgres")).await?;
+        let pool = connect(&server, CALLERS as u32 + 4).await?;
         pg_limiter::migrate::migrate(&pool).await?;
         sqlx::raw_sql(BARE).execute(&pool).await?;
-        let second = Duration::from_secs(1);
-        let limits = Limits::new()
-            .define(FREE, Limit::token_bucket(1e9, second))?
-            .define(PACED, Limit::token_bucket(10, second).capacity(1))?;
-        let queue = Queue::new(&Limiter::new(pool.clone(), limits), "bench")?;
+        let queue = queue(&pool)?;
         Ok(Self { server, pool, queue, padding: String::new() })
     }
 
@@ -68,4 +59,18 @@ impl QueueTables {
         sqlx::raw_sql(sql).execute(&self.pool).await?;
         Ok(())
     }
+}
+
+/// Neither queue pings a connection before it uses it.
+pub(crate) async fn connect(server: &Server, connections: u32) -> Result<PgPool, Failure> {
+    let options = PgPoolOptions::new().min_connections(connections).max_connections(connections);
+    Ok(options.test_before_acquire(false).connect(&server.url("postgres")).await?)
+}
+
+pub(crate) fn queue(pool: &PgPool) -> Result<Queue, Failure> {
+    let second = Duration::from_secs(1);
+    let limits = Limits::new()
+        .define(FREE, Limit::token_bucket(1e9, second))?
+        .define(PACED, Limit::token_bucket(10, second).capacity(1))?;
+    Ok(Queue::new(&Limiter::new(pool.clone(), limits), "bench")?)
 }

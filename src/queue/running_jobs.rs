@@ -257,15 +257,14 @@ impl<'w, H: Handler> RunningJobs<'w, H> {
                 let wanted_at = self.look_at;
                 self.plan(&claimed, now, claimed.jobs.len() >= room.min(MOST));
                 self.look_at = self.look_at.min(wanted_at);
-                // The times in the answer count from before `now`, so no job starts early. If the answer to an earlier claim came
-                // later than this one, its jobs would seem to start later, too: so none starts before the last one of its group.
+                // If the answer to an earlier claim came later than this one, its jobs seem to start later, too: so none starts before
+                // the last one of its group.
                 let mut last_of: HashMap<String, Instant> =
                     self.at_hand.iter().map(|last| (last.job.key.clone(), last.at)).collect();
                 for job in claimed.jobs {
                     self.leases.add(job.id, job.starts, asked_at + self.worker.config.lease);
-                    let at = now + time::wait(Some(job.start_in));
-                    let at = last_of.get_mut(&job.key).map_or(at, |last| {
-                        *last = at.max(*last);
+                    let at = last_of.get_mut(&job.key).map_or(job.at(), |last| {
+                        *last = job.at().max(*last);
                         *last
                     });
                     let slot_lease = self.worker.queue.slots_of(&job, asked_at);

@@ -31,7 +31,8 @@ pub(crate) struct Claim<'a> {
 pub(crate) struct Claimed {
     /// The claimed jobs. Empty until [`read`] fills it.
     pub(crate) jobs: Vec<ClaimedJob>,
-    starts: Vec<Start>,
+    /// The jobs that the worker now owns, and how often they have been started.
+    starts: Vec<(i64, i32)>,
     /// The time until there may be work, in microseconds; `None` if none is known to come.
     pub(crate) next_in: Option<i64>,
     pub(crate) lapsed: bool,
@@ -43,17 +44,6 @@ pub(crate) struct Claimed {
 }
 
 /// A job that the worker now owns.
-#[derive(Debug)]
-struct Start {
-    id: i64,
-    starts: i32,
-    /// In microseconds.
-    start_in: i64,
-    /// The database's clock when it answered, and the local time when the answer arrived.
-    clock: i64,
-    arrived: Instant,
-}
-
 #[derive(Clone, Debug)]
 pub(crate) struct ClaimedJob {
     pub(crate) id: i64,
@@ -73,9 +63,9 @@ pub(crate) struct ClaimedJob {
     pub(crate) slots: Vec<SlotItem>,
     /// The lease that holds the slots.
     pub(crate) slot_lease: Option<LeaseId>,
-    /// In microseconds.
-    pub(crate) start_in: i64,
-    /// The database's clock when it answered, and the local time when the answer arrived.
+    started_at: i64,
+    /// The database's clock when it read the claimed jobs, and the local time when they arrived. Between the two is no commit, as in
+    /// the claim itself, so the local time of the start is known closely.
     clock: i64,
     arrived: Instant,
 }
@@ -100,6 +90,12 @@ impl SlotItem {
 }
 
 impl ClaimedJob {
+    /// The local time at which the job starts, or somewhat later: never earlier.
+    pub(crate) fn at(&self) -> Instant {
+        let wait = self.started_at.saturating_sub(self.clock).max(0);
+        self.arrived + Duration::from_micros(wait.unsigned_abs())
+    }
+
     /// Returns how late the job is, relative to its reserved time.
     pub(crate) fn lag(&self, now: Instant) -> Duration {
         let since = i64::try_from(now.saturating_duration_since(self.arrived).as_micros()).unwrap_or(i64::MAX);
@@ -126,9 +122,7 @@ pub(crate) async fn claim(
         .bind(claim.sleep);
     let mut claimed = Claimed::default();
     let query = claim.limits.bind_with_slots(query).bind(claim.listens).bind(claim.passed_over);
-    let rows = claim.limits.bind_shards_with_slots(query).fetch_all(conn).await?;
-    let arrived = Instant::now();
-    for row in rows {
+    for row in claim.limits.bind_shards_with_slots(query).fetch_all(conn).await? {
         let Some(id) = row.try_get("job_id")? else {
             claimed.next_in = row.try_get("next_in")?;
             claimed.lapsed = row.try_get("lapsed")?;
@@ -137,13 +131,7 @@ pub(crate) async fn claim(
             claimed.blocked_names = row.try_get::<Option<_>, _>("blocked_names")?.unwrap_or_default();
             continue;
         };
-        claimed.starts.push(Start {
-            id,
-            starts: row.try_get("job_starts")?,
-            start_in: row.try_get("job_start_in")?,
-            clock: row.try_get("clock")?,
-            arrived,
-        });
+        claimed.starts.push((id, row.try_get("job_starts")?));
     }
     Ok(claimed)
 }
@@ -157,21 +145,25 @@ pub(crate) async fn read(
     if claimed.starts.is_empty() {
         return Ok(());
     }
-    let (ids, starts): (Vec<i64>, Vec<i32>) = claimed.starts.iter().map(|start| (start.id, start.starts)).unzip();
+    let (ids, starts): (Vec<i64>, Vec<i32>) = claimed.starts.iter().copied().unzip();
     let rows = statements.claimed.query().bind(ids).bind(starts).fetch_all(conn).await?;
+    let arrived = Instant::now();
+    // One time for all, so that jobs of the same time keep their order.
+    let clocks = rows.iter().map(|row| row.try_get("clock")).collect::<Result<Vec<i64>, _>>()?;
+    let clock = clocks.into_iter().min().unwrap_or_default();
     let mut rows =
         rows.iter().map(|row| Ok((row.try_get("id")?, row))).collect::<Result<HashMap<i64, _>, sqlx::Error>>()?;
-    for start in &claimed.starts {
-        let Some(row) = rows.remove(&start.id) else { continue }; // Another worker already owns it.
+    for &(id, starts) in &claimed.starts {
+        let Some(row) = rows.remove(&id) else { continue }; // Another worker already owns it.
         claimed.jobs.push(ClaimedJob {
-            id: start.id,
+            id,
             key: row.try_get("key")?,
             payload: row.try_get("payload")?,
             unique_id: row.try_get("unique_id")?,
             priority: row.try_get("priority")?,
             run_at: row.try_get("run_at")?,
             enqueued_at: row.try_get("enqueued_at")?,
-            starts: start.starts,
+            starts,
             waits: row.try_get("waits")?,
             failures: row.try_get("failures")?,
             max_attempts: row.try_get("max_attempts")?,
@@ -180,9 +172,9 @@ pub(crate) async fn read(
             counts: row.try_get("counts")?,
             slots: SlotItem::all(row)?,
             slot_lease: row.try_get::<Option<i64>, _>("slot_lease")?.and_then(LeaseId::new),
-            start_in: start.start_in,
-            clock: start.clock,
-            arrived: start.arrived,
+            started_at: row.try_get("started_at")?,
+            clock,
+            arrived,
         });
     }
     Ok(())

@@ -15,8 +15,8 @@ fn clock(schema: &Schema) -> String {
 }
 
 /// The columns that a worker needs to run a job.
-const CLAIMED: &str = "id, key, payload::text AS payload, unique_id, priority, run_at, enqueued_at, failures, max_attempts, \
-                       limit_names, limit_keys, counts, waits, slot_names, slot_keys, slot_counts, slot_lease";
+const CLAIMED: &str = "id, key, payload::text AS payload, unique_id, priority, run_at, enqueued_at, started_at, failures, \
+                       max_attempts, limit_names, limit_keys, counts, waits, slot_names, slot_keys, slot_counts, slot_lease";
 
 /// The results of enqueueing jobs.
 const ENQUEUED: &str =
@@ -102,8 +102,8 @@ impl QueueStatements {
         };
         Self {
             enqueue: call(ENQUEUED, "_enqueue", 29),
-            claim: call(&format!("*, {clock} AS clock"), "_claim", 15),
-            claimed: call(CLAIMED, "_claimed_jobs", 2),
+            claim: call("*", "_claim", 15),
+            claimed: call(&format!("{CLAIMED}, {clock} AS clock"), "_claimed_jobs", 2),
             failures: call("id, failures", "_claimed_jobs", 2),
             again: call("job_states", "_job_again", 12),
             done: call("*", "_job_done", 8),
