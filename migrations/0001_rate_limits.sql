@@ -184,8 +184,9 @@ BEGIN
       END AS every,
       CASE WHEN d.kind LIKE 'calendar_window %' THEN nullif(pg_catalog.split_part(d.kind, ' ', 4), 'UTC') END AS zone,
       CASE
-        WHEN d.kind LIKE 'calendar_window % week %1970-01-05T00:00:00' OR d.kind LIKE '%1970-01-01T00:00:00' THEN NULL
         WHEN d.kind LIKE 'calendar_window %'
+          AND pg_catalog.split_part(d.kind, ' ', 5)
+            <> CASE pg_catalog.split_part(d.kind, ' ', 3) WHEN 'week' THEN '1970-01-05T00:00:00' ELSE '1970-01-01T00:00:00' END
         THEN pg_catalog.replace(
           pg_catalog.regexp_replace(pg_catalog.regexp_replace(pg_catalog.split_part(d.kind, ' ', 5), 'T00:00:00$', ''), ':00$', ''),
           'T', ' ')

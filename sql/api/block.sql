@@ -11,6 +11,7 @@ AS $function$
 #variable_conflict use_variable
 DECLARE
   length bigint; -- in microseconds
+  clock bigint;
   now bigint;
   bucket rate_limit.rate_limits;
 BEGIN
@@ -30,16 +31,18 @@ BEGIN
     FOR NO KEY UPDATE;
     IF bucket.ts IS NOT NULL AND (bucket.detail[1] = -2) IS NOT TRUE THEN
       RAISE EXCEPTION 'not_a_gate: the limit "%" has tokens or slots stored for this key, so it is no gate', name
-        USING ERRCODE = 'invalid_parameter_value', HINT = 'Block a key of a gate: a limit of that kind, with a name of its own.';
+        USING ERRCODE = 'invalid_parameter_value', HINT = 'Block a key of a gate: a limit of that kind, with a name of its own. '
+          'If the limit had another kind before, reset the key.';
     END IF;
     -- Read after the row is locked: a block lasts from the end of the wait for the row.
-    now := greatest(rate_limit._clock(), bucket.ts);
+    clock := rate_limit._clock();
+    now := greatest(clock, bucket.ts);
     length := greatest(length, bucket.ts - bucket.value - now);
     IF bucket.ts IS NOT NULL THEN
       UPDATE rate_limit.rate_limits AS r
       SET shards = 1, value = - length, ts = now, idle_at = now + length
       WHERE r.name = name AND r.key = key AND r.shard = 0;
-      RETURN length * interval '1 microsecond';
+      RETURN (now - clock + length) * interval '1 microsecond';
     END IF;
     INSERT INTO rate_limit.rate_limits (name, key, value, ts, idle_at, detail)
     VALUES (name, key, - length, now, now + length, ARRAY[-2])

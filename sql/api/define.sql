@@ -11,7 +11,7 @@ CREATE OR REPLACE FUNCTION rate_limit.define(
   resolution integer DEFAULT NULL, shards integer DEFAULT NULL, every text DEFAULT NULL, zone text DEFAULT NULL,
   anchor text DEFAULT NULL, lease interval DEFAULT NULL
 ) RETURNS boolean LANGUAGE plpgsql VOLATILE SECURITY DEFINER
-SET search_path = pg_catalog, pg_temp SET intervalstyle = postgres SET jit = off
+SET search_path = pg_catalog, pg_temp SET intervalstyle = postgres SET extra_float_digits = 3 SET jit = off
 AS $function$
 #variable_conflict use_variable
 DECLARE
@@ -21,6 +21,10 @@ DECLARE
     'anchor', anchor, 'lease', lease::text));
   rule rate_limit.definitions;
 BEGIN
+  IF 'Infinity' <= ANY (ARRAY[abs(rate), abs(capacity), abs(max_reserved)]) THEN -- NaN is larger. JSON has no such numbers.
+    RAISE EXCEPTION 'invalid_limit: a rate, capacity or max_reserved of the limit "%" is infinite or NaN', name
+      USING ERRCODE = 'invalid_parameter_value', HINT = 'Use a number from 1e-6 to 1e13.';
+  END IF;
   PERFORM rate_limit._validate_element(element, NULL);
   SELECT
     e.name, NULL, e.kind, e.rate, e.period, e.capacity, e.max_reserved, e.start, e.resolution, e.shards, NULL, NULL

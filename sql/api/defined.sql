@@ -1,7 +1,7 @@
 -- Adds their stored rules to the elements of the array for limit_all, which makes it one for limit_all_with.
 CREATE OR REPLACE FUNCTION rate_limit._defined(calls jsonb) RETURNS jsonb LANGUAGE plpgsql STABLE
-SET search_path = pg_catalog, pg_temp SET intervalstyle = postgres SET enable_seqscan = off SET enable_bitmapscan = off
-SET enable_indexscan = on SET jit = off
+SET search_path = pg_catalog, pg_temp SET intervalstyle = postgres SET extra_float_digits = 3 SET enable_seqscan = off
+SET enable_bitmapscan = off SET enable_indexscan = on SET jit = off
 AS $function$
 DECLARE
   element jsonb;
@@ -28,7 +28,7 @@ BEGIN
       SELECT min(k.field)
       INTO field
       FROM jsonb_object_keys(element) AS k (field)
-      WHERE k.field <> 'name' AND rule ? k.field;
+      WHERE k.field <> 'name' AND rule ? k.field AND element ->> k.field IS NOT NULL;
       IF field IS NOT NULL THEN
         RAISE EXCEPTION 'invalid_call: element %: the field "%" is a part of the stored limit "%"', nth, field, element ->> 'name'
           USING ERRCODE = 'invalid_parameter_value', HINT = 'Leave it out, or give the whole rule to a function with _with.';

@@ -6,11 +6,14 @@ AS $function$
 DECLARE
   rest bigint; -- in microseconds
 BEGIN
-  PERFORM rate_limit._require_gate(name, key);
-  SELECT r.ts - r.value - greatest(rate_limit._clock(), r.ts) INTO rest
+  SELECT r.ts - r.value - rate_limit._clock()
+  INTO rest
   FROM rate_limit.rate_limits AS r
   WHERE r.name = is_blocked.name AND r.key = is_blocked.key AND r.shard = 0
     AND r.detail[1] = -2;
+  IF (rest > 0) IS NOT TRUE THEN -- A block outlasts a change of the stored limit to another kind.
+    PERFORM rate_limit._require_gate(name, key);
+  END IF;
   RETURN CASE WHEN rest > 0 THEN rest * interval '1 microsecond' END;
 END
 $function$;

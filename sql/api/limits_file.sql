@@ -1,6 +1,6 @@
 -- Returns the stored limits as a limits file in JSON, for programs that follow them.
 CREATE OR REPLACE FUNCTION rate_limit._limits_file() RETURNS text LANGUAGE sql STABLE SECURITY DEFINER
-SET search_path = pg_catalog, pg_temp SET jit = off
+SET search_path = pg_catalog, pg_temp SET extra_float_digits = 3 SET jit = off
 AS $function$
   SELECT jsonb_build_object('limits', coalesce(
     jsonb_object_agg(

@@ -12,7 +12,7 @@ DECLARE
   length bigint; -- of the period, in microseconds
   starts bigint;
 BEGIN
-  IF kind = 'calendar_window' THEN
+  IF kind = 'calendar_window' AND isfinite(period) THEN
     -- The period is an interval of one unit, as '1 month', in UTC. Seven days are a week.
     SELECT coalesce(
       rate_limit._calendar_kind(

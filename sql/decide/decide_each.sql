@@ -118,7 +118,6 @@ BEGIN
         shares := shares || bucket;
         last_shares[b] := cardinality(shares);
         first_shares[b] := last_shares[b];
-        was_locked[b] := true;
       END IF;
     END LOOP;
 
@@ -142,9 +141,9 @@ BEGIN
       PERFORM rate_limit._needs_fresh_reads(rate_limit._clock() - decided_at);
     END IF;
   END LOOP;
-  -- Write the rows that were already locked when the calls were decided.
+  -- Write the rows that were already locked when the calls were decided, and the other rows of a new sharded bucket.
   FOR b IN 1 .. buckets LOOP
-    CONTINUE WHEN NOT was_locked[b] OR NOT (changed[b] OR is_written[b]);
+    CONTINUE WHEN NOT (was_locked[b] OR (is_written[b] AND first_shares[b] IS NOT NULL)) OR NOT (changed[b] OR is_written[b]);
     bucket := CASE WHEN changed[b] THEN after[b] ELSE before[b] END;
     IF first_shares[b] IS NOT NULL THEN
       PERFORM rate_limit._spread(

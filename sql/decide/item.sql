@@ -27,8 +27,17 @@ DECLARE
   least_balance double precision := 0; -- the lowest balance that the item may leave
   slack double precision; -- the tolerance at that balance
 BEGIN
-  IF bucket.detail[1] = -2 AND kind <> 'gate' AND op IN ('limit', 'check', 'peek') AND bucket.ts - bucket.value > now THEN
-    -- The key was blocked under a name that is no gate, before a row showed this. It is denied until the block has ended.
+  IF bucket.detail[1] = -2 AND kind <> 'gate' AND op <> 'reset' AND bucket.ts - bucket.value > now THEN
+    -- The key was blocked under a name that is no gate, before a row showed this. It is denied until the block has ended, and has
+    -- no tokens that a charge or a credit could change.
+    IF op IN ('charge', 'credit') THEN
+      bucket_after := bucket;
+      is_allowed := true;
+      is_changed := false;
+      balance := 0;
+      remaining := 0;
+      RETURN;
+    END IF;
     kind := 'gate';
     rate := 1;
     period := 1;

@@ -88,6 +88,14 @@ BEGIN
   balance := capacity - held;
   remaining := balance;
   bucket_after := bucket;
+  IF bucket.detail[1] = -2 AND bucket.ts - bucket.value > now AND op IN ('limit', 'check', 'peek') THEN -- Blocked: see _item.
+    is_allowed := op = 'peek';
+    is_changed := false;
+    wait := bucket.ts - bucket.value - at;
+    balance := 0;
+    remaining := 0;
+    RETURN;
+  END IF;
   IF op = 'peek' THEN -- until no slot is held
     is_allowed := true;
     is_changed := false;

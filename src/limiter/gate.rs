@@ -4,7 +4,7 @@ use crate::call::{Call, Item, Op, Resolved};
 use crate::error::Error;
 use crate::limiter::Limiter;
 use crate::observability::CallSpan;
-use crate::sql::Blocking;
+use crate::sql::{Blocking, Unblocking};
 
 impl Limiter {
     /// Blocks a key of a [gate](crate::Limit::gate) for this time, and returns the rest of its block. A block that lasts
@@ -53,8 +53,11 @@ impl Limiter {
         let item = item.into();
         let span = CallSpan::own("unblock", &Call::from(item.clone()));
         let running = async {
-            let call = self.resolve_gate(Op::Reset, item)?;
-            self.dispatch_and_discard_denials(call).await.map(|_| ())
+            let unblocking = Unblocking::new(self.transaction_limiter(), item)?;
+            let call = unblocking.0.clone();
+            let result = self.own_transaction(unblocking).await;
+            self.discard_denials(&call);
+            result
         };
         span.watch(running).await
     }

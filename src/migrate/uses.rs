@@ -186,7 +186,7 @@ const CALLABLE: &[CallableFunction] = &[
     of("_decide", &[App, Operator], ANY_RULE),
     of("_decide_once", &[App, Operator], ANY_RULE),
     of("block", &[App, Sql, Operator], "deny every key of a gate, for as long as it likes"),
-    of("unblock", &[Sql], "end the block of every key"),
+    of("unblock", &[App, Sql, Operator], "end the block of every key"),
     of("reset(text, text)", &[Sql, Operator], "fill every bucket"),
     of("reset(text)", &[App, Operator], "fill all buckets of every limit, at once"),
     of("_claimed_jobs", &[Worker], "read the payloads of running jobs"),

@@ -12,6 +12,28 @@ use crate::limit::LONGEST_PERIOD;
 use crate::observability::CallSpan;
 use crate::sql::{Statements, TransactionLimiter, Within, check_release};
 
+/// The end of the block of one key of a gate.
+pub(crate) struct Unblocking(pub(crate) Resolved);
+
+impl Unblocking {
+    pub(crate) fn new(limiter: &TransactionLimiter, item: Item) -> Result<Self, InvalidCall> {
+        Resolved::gate(Op::Reset, item, &limiter.limits(), limiter.key_secret()).map(Self)
+    }
+
+    /// Not as a reset, which deletes the tokens or slots of a limit of another kind, too.
+    pub(crate) async fn unblock(
+        &self,
+        connection: &mut PgConnection,
+        statements: &Statements,
+    ) -> Result<(), sqlx::Error> {
+        for gate in &self.0.items {
+            let _was_blocked: bool =
+                statements.unblock.scalar().bind(&*gate.name).bind(&*gate.key).fetch_one(&mut *connection).await?;
+        }
+        Ok(())
+    }
+}
+
 /// A block of one key of a gate.
 pub(crate) struct Blocking {
     name: Arc<str>,
@@ -74,8 +96,11 @@ impl Within<'_> {
         let item = item.into();
         let span = CallSpan::callers("unblock", &Call::from(item.clone()));
         let running = async {
-            let call = self.resolve_gate(Op::Reset, item)?;
-            self.send(&call).await.map(|_| ())
+            let unblocking = Unblocking::new(self.transaction_limiter, item)?;
+            let statements = self.transaction_limiter.statements();
+            let classified = |error| Error::of_statement(error, self.transaction_limiter.schema().name());
+            check_release(self.connection, statements).await.map_err(classified)?;
+            unblocking.unblock(self.connection, statements).await.map_err(classified)
         };
         span.watch(running).await
     }

@@ -29,7 +29,7 @@ pub(crate) use batch::{Batch, Bucket};
 pub(crate) use connect_options::own_options;
 pub(crate) use decide::{Alone, decide, decide_alone, flush, held};
 pub(crate) use forget::{Forgetting, check_key};
-pub(crate) use gate::Blocking;
+pub(crate) use gate::{Blocking, Unblocking};
 pub(crate) use idempotency::{KEEP_ANSWERS, Once, decide_once};
 pub(crate) use prune::{LastRow, PruneStep, prune, prune_answers};
 pub(crate) use schema::{Deciding, SCHEMA_VERSION, Statements};

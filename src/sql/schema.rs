@@ -81,6 +81,7 @@ pub(crate) struct Statements {
     pub(crate) flush: Sql,
     pub(crate) reset_name: Sql,
     pub(crate) block: Sql,
+    pub(crate) unblock: Sql,
     pub(crate) window: Sql,
     pub(crate) names_of_limits: Sql,
     pub(crate) forget: Sql,
@@ -150,6 +151,7 @@ impl Statements {
         );
         let reset_name = format!("SELECT {quoted}.reset($1)");
         let block = format!("SELECT {quoted}.block($1, $2, $3)");
+        let unblock = format!("SELECT {quoted}.unblock($1, $2)");
         let window = format!("SELECT length, ends_in FROM {quoted}.window($1, $2, $3)");
         let names_of_limits = format!("SELECT * FROM {quoted}._names()");
         // The columns are not named in the text, because the server logs it.
@@ -165,6 +167,7 @@ impl Statements {
             flush: Sql::new("SELECT pg_catalog.pg_logical_emit_message(true, 'pg_limiter', '')", &named),
             reset_name: Sql::new(reset_name, &named),
             block: Sql::new(block, &named),
+            unblock: Sql::new(unblock, &named),
             window: Sql::new(window, &named),
             names_of_limits: Sql::new(names_of_limits, &named),
             forget: Sql::new(forget, &named),

@@ -7,7 +7,8 @@ use sqlx::{AssertSqlSafe, PgConnection};
 
 use crate::call::{Forgotten, Resolved};
 use crate::sql::{
-    Answer, Batch, Blocking, Bucket, Forgetting, Once, Statements, decide, decide_once, held, reset_all_keys,
+    Answer, Batch, Blocking, Bucket, Forgetting, Once, Statements, Unblocking, decide, decide_once, held,
+    reset_all_keys,
 };
 use crate::sql::{PresentWindow, ReadWindow};
 use crate::transact::{Isolation, Kept};
@@ -152,6 +153,18 @@ impl Statement for ReadWindow {
         statements: &Statements,
     ) -> Result<PresentWindow, sqlx::Error> {
         self.read(connection, statements).await
+    }
+}
+
+impl Statement for Unblocking {
+    type Output = ();
+
+    const ISOLATION: Option<Isolation> = Some(Isolation::ReadCommitted);
+
+    const IS_IDEMPOTENT: bool = true;
+
+    async fn execute(&self, connection: &mut PgConnection, statements: &Statements) -> Result<(), sqlx::Error> {
+        self.unblock(connection, statements).await
     }
 }
 

@@ -169,3 +169,64 @@ async fn so_is_a_call_from_sql_and_one_that_takes_slots() {
         assert_eq!((row.get::<bool, _>(0), row.get::<Vec<String>, _>(1)), (false, vec!["a gate".to_owned()]));
     }
 }
+
+/// A bucket whose first rows another transaction writes, and never commits: the caller writes them after its wait, as of a time after
+/// it, and reads the gate again.
+#[tokio::test(flavor = "multi_thread")]
+async fn so_is_the_first_call_on_a_bucket_with_shards() {
+    let hour = Duration::from_secs(3600);
+    let limits = |shards| {
+        let bucket = || Limit::token_bucket(100, hour).shards(shards);
+        let limits = Limits::new().define("m", bucket()).and_then(|limits| limits.define("other", bucket()));
+        limits.and_then(|limits| limits.define("a gate", Limit::gate())).expect("limits")
+    };
+    for (shards, isolation) in
+        [1, 2, 8].into_iter().zip([Isolation::Serializable, Isolation::ReadCommitted].iter().cycle())
+    {
+        for is_group in [false, true] {
+            let what = format!("{shards} shards, {isolation:?}, group: {is_group}");
+            let database = Database::migrated().await;
+            let clock = database.test_clock().await;
+            let limiter = gate::limiter(&database.app, limits(shards), |config| config.isolation = *isolation);
+            let mut holder = database.pool.begin().await.expect("begin");
+            let held = limiter.within(&mut holder).limit(("m", "k")).await.expect("a decision");
+            held.enforce().expect("its first rows");
+            let calling = limiter.clone();
+            let asking = tokio::spawn(async move {
+                let all = Item::new("m", "k").count(100);
+                let call: Call = if is_group { [all, Item::new("other", "k")].into() } else { all.into() };
+                calling.limit(call).await
+            });
+            until_waiting(&database, 1).await;
+            clock.advance(hour / 2).await.expect("advance");
+            holder.rollback().await.expect("rollback");
+            let decision = asking.await.expect("a task").expect("a decision");
+            assert!(decision.is_allowed(), "{what}: {decision:?}");
+            let left = limiter.peek(("m", "k")).await.expect("a balance").remaining();
+            assert!(left < 25.0, "{what}: {left} of what was refilled before the call took all");
+        }
+        for name in ["m", "other"] {
+            // As above, with a gate that is closed meanwhile.
+            let what = format!("{shards} shards, {isolation:?}, {name} first");
+            let database = Database::migrated().await;
+            let limiter = gate::limiter(&database.app, limits(shards), |config| config.isolation = *isolation);
+            let mut holder = database.pool.begin().await.expect("begin");
+            limiter
+                .within(&mut holder)
+                .limit((name, "k"))
+                .await
+                .expect("a decision")
+                .enforce()
+                .expect("its first rows");
+            let (calling, call) = (limiter.clone(), [Item::new(name, "k"), Item::new("a gate", "k")]);
+            let asking = tokio::spawn(async move { calling.limit(call).await });
+            until_waiting(&database, 1).await;
+            limiter.block(("a gate", "k"), hour).await.expect("a block");
+            tokio::time::sleep(Duration::from_millis(250)).await;
+            holder.rollback().await.expect("rollback");
+            let decision = asking.await.expect("a task").expect("a decision");
+            assert_eq!(decision.denied_by(), ["a gate"], "{what}: {decision:?}");
+            assert_eq!(limiter.peek((name, "k")).await.expect("a balance").remaining().round(), 100.0, "{what}");
+        }
+    }
+}

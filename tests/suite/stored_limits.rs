@@ -161,7 +161,9 @@ async fn invalid_definitions_and_calls_are_errors() {
     for (call, code, part) in [
         ("define('x', 'gate', rate => 3)", "22023", "rate does not apply to a gate"),
         ("define('x', 'token_bucket', 1)", "22023", "\"period\" is missing"),
-        ("define('x', 'token_bucket', 'NaN', '1 day')", "22023", "\"rate\""),
+        ("define('x', 'token_bucket', 'NaN', '1 day')", "22023", "infinite or NaN"),
+        ("define('x', 'token_bucket', 1, '1 day', capacity => '-Infinity')", "22023", "infinite or NaN"),
+        ("limit_with('x', 'k', 'calendar_window', 10, '36526 days')", "22023", "36525 days"),
         ("define('x', 'token_bucket', 1e20, '1 day')", "22023", "the rate 1e+20"),
         ("define('x', 'token_bucket', 1, '1 month')", "22023", "months"),
         ("define('x', 'token_bucket', 1, '1 day', zone => 'UTC')", "22023", "zone does not apply"),
@@ -318,4 +320,95 @@ async fn a_changed_definition_notifies_those_that_follow() {
     while sessions().await > 0 {
         tokio::time::sleep(Duration::from_millis(10)).await;
     }
+}
+
+/// All calls read the same rule of a calendar window, whatever day its weeks begin on.
+#[tokio::test]
+async fn the_anchor_of_a_calendar_window_is_that_of_its_definition() {
+    let database = Database::migrated().await;
+    let pool = &database.pool;
+    for (unit, anchor, is_default) in [
+        ("week", "1970-01-01", false),
+        ("week", "1970-01-05", true),
+        ("week", "1970-01-12", false),
+        ("day", "1970-01-01", true),
+        ("day", "1970-01-05", false),
+        ("month", "1970-01-01", true),
+        ("month", "1970-01-05", false),
+        ("hour", "1970-01-01", true),
+        ("hour", "1970-01-01 00:30", false),
+    ] {
+        let name = format!("{unit} {anchor}");
+        let options = format!("'calendar_window', 10, every => '2 {unit}', anchor => '{anchor}'");
+        database.execute(&format!("SELECT rate_limit.define('{name}', {options})")).await;
+        let shown = text(pool, &format!("SELECT anchor FROM rate_limit.limits WHERE name = '{name}'")).await;
+        assert_eq!(shown == "NULL", is_default, "{name}: {shown}");
+        let rule = format!(
+            "(SELECT kind FROM rate_limit._elements(rate_limit._defined('[{{\"name\": \"{name}\", \"key\": \"k\"}}]')))"
+        );
+        let stored = format!("(SELECT kind FROM rate_limit.definitions WHERE name = '{name}')");
+        assert_eq!(text(pool, &rule).await, text(pool, &stored).await, "{name}");
+    }
+    // So a program that reads them changes none of them.
+    let mut conn = PgConnection::connect(&database.url).await.expect("connect");
+    let limits = Limits::stored(&mut conn).await.expect("limits");
+    assert_eq!(limits.store(&mut conn).await.expect("stored"), Vec::<String>::new());
+}
+
+/// A renewal lasts as long as the lease that was taken.
+#[tokio::test]
+async fn a_renewal_without_a_length_has_the_stored_one() {
+    let database = Database::migrated().await;
+    let pool = &database.pool;
+    database.execute("SELECT rate_limit.define('long', 'concurrency', capacity => 1, lease => '10 minutes')").await;
+    let (long, other) = (9, 7);
+    database
+        .execute(&format!(
+            "SELECT rate_limit.limit_all('[{{\"name\": \"long\", \"key\": \"k\", \"lease_id\": {long}}}]')"
+        ))
+        .await;
+    let element =
+        format!(r#"{{"name": "other", "key": "k", "kind": "concurrency", "capacity": 1, "lease_id": {other}}}"#);
+    database.execute(&format!("SELECT rate_limit.limit_all_with('[{element}]')")).await;
+    for (name, lease, length, at_least, at_most) in [
+        ("long", long, "", 590, 600),
+        ("long", long, ", lease => '2 minutes'", 110, 120),
+        ("long", long, ", NULL", 590, 600),
+        ("other", other, "", 20, 30),
+    ] {
+        assert_eq!(text(pool, &format!("SELECT rate_limit.renew('{name}', 'k', {lease}{length})::text")).await, "true");
+        let rest = "(detail[2] / 1e6 - extract(epoch FROM clock_timestamp()))::integer";
+        let rest =
+            text(pool, &format!("SELECT ({rest})::text FROM rate_limit.rate_limits WHERE name = '{name}'")).await;
+        let rest: i32 = rest.parse().expect("seconds");
+        assert!((at_least..=at_most).contains(&rest), "{name}{length}: {rest} s");
+    }
+}
+
+/// Numbers are stored and read as they were given, however the session shows them.
+#[tokio::test]
+async fn the_sessions_style_of_numbers_changes_no_rule() {
+    let database = Database::migrated().await;
+    let pool = &database.pool;
+    let exact = "0.12345678901234568";
+    for digits in [1, 0, -11, 3] {
+        let sql = format!(
+            "SET extra_float_digits = {digits}; SELECT rate_limit.define('a', 'token_bucket', {exact}, '1 day', capacity => 1234567)"
+        );
+        let mut conn = PgConnection::connect(&database.url).await.expect("connect");
+        sqlx::raw_sql(AssertSqlSafe(sql)).execute(&mut conn).await.expect("a definition");
+        let is_exact = format!(
+            "SELECT (rate = {exact} AND capacity = 1234567)::text \
+             FROM rate_limit._elements(rate_limit._defined('[{{\"name\": \"a\", \"key\": \"k\"}}]'))"
+        );
+        let read: String = sqlx::query_scalar(AssertSqlSafe(is_exact)).fetch_one(&mut conn).await.expect("a rule");
+        assert_eq!(read, "true", "{digits}");
+        let limits = Limits::stored(&mut conn).await.expect("limits");
+        let limit = limits.get("a").expect("a limit");
+        assert_eq!((limit.rate().to_string(), limit.capacity()), (exact.to_owned(), 1_234_567.0), "{digits}");
+    }
+    assert_eq!(text(pool, "SELECT count(*)::text FROM rate_limit.definitions").await, "1");
+    // A field that is null is missing.
+    let answer = "SELECT ok::text FROM rate_limit.limit_all('[{\"name\": \"a\", \"key\": \"k\", \"rate\": null, \"count\": null}]')";
+    assert_eq!(text(pool, answer).await, "true");
 }
