@@ -89,6 +89,8 @@ pub struct Lease {
     state: watch::Sender<Term>,
     /// Ends once the call that takes the slots is decided or given up, which may be after its caller is gone.
     is_decided: Option<oneshot::Receiver<()>>,
+    /// Whether a release was sent, which may have given the slots back already.
+    is_released: bool,
     /// Renews the lease, if it is kept renewed.
     renewing: Option<tokio::task::AbortHandle>,
     runtime: Handle,
@@ -141,6 +143,7 @@ impl Limiter {
             slots: resolved.names_of_slots(),
             state: Term::new(self.clock().now() + length, false),
             is_decided: Some(is_decided),
+            is_released: false,
             renewing: None,
             runtime: Handle::try_current().map_err(|_| Error::Unavailable { source: NoRuntime.into() })?,
         };
@@ -206,6 +209,7 @@ impl Lease {
             slots: resolved.names_of_slots(),
             state: Term::new(asked + length, is_acquired),
             is_decided: None,
+            is_released: false,
             renewing: None,
             runtime: Handle::try_current().map_err(|_| Error::Unavailable { source: NoRuntime.into() })?,
         })
@@ -241,6 +245,7 @@ impl Lease {
     /// the [id](Self::id).
     pub async fn release(mut self) -> Result<bool, Error> {
         self.stop_renewing();
+        self.is_released = true;
         let was_held = self.limiter.release(self.call.clone()).await?;
         if !was_held {
             self.state.send_if_modified(|state| state.lose(&self.slots));
@@ -382,14 +387,14 @@ impl Drop for Lease {
             return;
         }
         let (limiter, call, slots) = (self.limiter.clone(), self.call.clone(), Arc::clone(&self.slots));
-        let is_decided = self.is_decided.take();
+        let (is_decided, is_released) = (self.is_decided.take(), self.is_released);
         self.runtime.spawn(async move {
             // A release that overtakes the call would find nothing to release.
             if let Some(is_decided) = is_decided {
                 let _ = is_decided.await; // Nothing is sent: the sender is dropped with the call.
             }
             match limiter.release(call).await {
-                Ok(false) if is_acquired => lost_lease(&slots),
+                Ok(false) if is_acquired && !is_released => lost_lease(&slots),
                 Ok(_) => {}
                 Err(error) => {
                     tracing::warn!(%error, "a dropped lease was not released; its slots are free when it ends");

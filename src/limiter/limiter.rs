@@ -141,6 +141,12 @@ impl Limiter {
         self.transaction_limiter().replace_limits(limits)
     }
 
+    /// Like [`replace_limits`](Self::replace_limits), unless the limits are not these any more.
+    pub(super) fn exchange_limits(&self, former: &Limits, limits: Limits) -> bool {
+        warn(&limits);
+        self.transaction_limiter().exchange_limits(former, limits)
+    }
+
     /// Returns the pool.
     pub fn pool(&self) -> &PgPool {
         &self.combiner.transactor.pool

@@ -283,7 +283,7 @@ impl Follower {
             },
             Err(error) => Err(error),
         };
-        if is_new {
+        if is_new && !self.limiter.pool().is_closed() {
             limits_reloaded(if result.is_ok() { "done" } else { "error" });
             if let Err(error) = &result {
                 tracing::warn!(%error, "the new limits are wrong; keeping the former limits");
@@ -334,7 +334,25 @@ impl Follower {
                 "limit \"{name}\" is missing, and calls on it would fail; keep it, or restart the process without it"
             )));
         }
-        let former = self.limiter.limits();
+        loop {
+            let former = self.limiter.limits();
+            let limits = self.merged(read, &former)?;
+            names.extend(read.iter().map(|(name, _)| name.to_owned()));
+            if limits == former {
+                return Ok(());
+            }
+            // Another source may have changed its limits meanwhile.
+            if self.limiter.exchange_limits(&former, limits) {
+                self.status().changes += 1;
+                tracing::info!(from = %self.source.name(), "limits replaced");
+                return Ok(());
+            }
+        }
+    }
+
+    /// Returns the limits with those of the source.
+    fn merged(&self, read: &Limits, former: &Limits) -> Result<Limits, LimitsFileError> {
+        let wrong = |reason: String| self.source.wrong(reason);
         let mut limits = former.clone();
         for (name, limit) in read.iter() {
             if let Some(old) = former.get(name).filter(|old| old.kind() != limit.kind()) {
@@ -346,13 +364,7 @@ impl Follower {
             }
             limits = limits.define(name, *limit).map_err(|error| wrong(error.to_string()))?;
         }
-        names.extend(read.iter().map(|(name, _)| name.to_owned()));
-        if limits != former {
-            self.limiter.replace_limits(limits);
-            self.status().changes += 1;
-            tracing::info!(from = %self.source.name(), "limits replaced");
-        }
-        Ok(())
+        Ok(limits)
     }
 }
 

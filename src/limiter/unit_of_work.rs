@@ -7,8 +7,7 @@ use crate::error::{Error, Phase, is_in_failed_transaction, read_only_in_chain, t
 use crate::limiter::Limiter;
 use crate::observability::CallSpan;
 use crate::retry::Attempts;
-use crate::sql::is_read_only_by_default;
-use crate::transact::PooledConnection;
+use crate::sql::{PooledConnection, is_read_only_by_default};
 use crate::transact::{Failure, before};
 
 const BEGIN: &str = "BEGIN ISOLATION LEVEL SERIALIZABLE";
@@ -117,7 +116,7 @@ impl Limiter {
     where
         E: std::error::Error + 'static,
     {
-        let connected = PooledConnection::acquire(&self.combiner.transactor.pool, attempts.deadline()).await;
+        let connected = before(attempts.deadline(), PooledConnection::acquire(&self.combiner.transactor.pool)).await;
         let mut connection = connected.map_err(Failure::at(Phase::Connect)).map_err(Stop::Failed)?;
         let engine = before(attempts.deadline(), self.combiner.transactor.engine(&mut connection)).await;
         engine.map_err(Failure::at(Phase::Begin)).map_err(Stop::Failed)?;

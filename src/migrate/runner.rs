@@ -15,7 +15,7 @@ use crate::migrate::script::{CLAIM, CREATE_RECORDS, CREATE_SCHEMA, record_functi
 use crate::migrate::unnamed::{execute, unnamed};
 use crate::migrate::{Drift, MigrateError};
 use crate::retry::{Attempts, RetryPolicy};
-use crate::sql::{SCHEMA_VERSION, Schema, detect};
+use crate::sql::{PooledConnection, SCHEMA_VERSION, Schema, detect};
 
 /// The key of the transaction's advisory lock: "pglimit" in ASCII.
 pub(crate) const LOCK_KEY: i64 = 0x0070_676c_696d_6974;
@@ -233,11 +233,16 @@ impl Migrator {
     /// # In a transaction
     /// It uses its own transaction, and rolls it back. Use [`check_on`](Self::check_on) in the caller's.
     pub async fn check(&self, pool: &PgPool) -> Result<Vec<Drift>, MigrateError> {
-        let begun = pool.begin_with(BEGIN).await;
-        let mut tx = begun.map_err(|error| self.error(error.into()))?;
-        let found = self.check_on(&mut tx).await;
-        let _ = tx.rollback().await; // The transaction wrote nothing.
-        found
+        let checking = async {
+            let mut connection = PooledConnection::acquire(pool).await?;
+            let mut tx = connection.begin_with(BEGIN).await?;
+            let found = self.compare(&mut tx).await;
+            if tx.rollback().await.is_ok() {
+                connection.release(); // The transaction wrote nothing.
+            }
+            found
+        };
+        checking.await.map_err(|error| self.error(error.into()))
     }
 
     /// Like [`check`](Self::check), on this connection.
@@ -317,15 +322,15 @@ impl Migrator {
     }
 
     async fn attempt(&self, pool: &PgPool, locking: bool) -> Result<MigrateReport, Failure> {
-        let mut tx = pool.begin_with(BEGIN).await?;
-        match self.apply(&mut tx, locking).await {
-            Ok(report) => tx.commit().await.map(|()| report).map_err(Failure::from),
-            Err(failure) => {
-                // Return the first failure, not that of the rollback.
-                let _ = tx.rollback().await;
-                Err(failure)
-            }
+        let mut connection = PooledConnection::acquire(pool).await?;
+        let mut tx = connection.begin_with(BEGIN).await?;
+        let applied = self.apply(&mut tx, locking).await;
+        // After a failure, return that, and not that of the rollback.
+        let ended = if applied.is_ok() { tx.commit().await } else { tx.rollback().await };
+        if ended.is_ok() {
+            connection.release();
         }
+        applied.and_then(|report| ended.map(|()| report).map_err(Failure::from))
     }
 
     /// Migrates within a transaction, whose end always releases the lock. The row of a version is written first, so that a

@@ -17,8 +17,9 @@ use crate::queue::context::QueueContext;
 use crate::queue::job_leases::JobLeases;
 use crate::queue::job_slots::release;
 use crate::queue::{Finish, Handler, RunningJob, WorkerConfig, time};
+use crate::sql::PooledConnection;
 use crate::sql::queue::{Again, ClaimedJob, KnownLimits, again, done};
-use crate::transact::PooledConnection;
+use crate::transact::before;
 
 /// The longest wait for a connection of the pool.
 const TO_BEGIN: Duration = Duration::from_secs(10);
@@ -230,8 +231,8 @@ async fn attempt<H: Handler>(
 ) -> Result<(), Stop> {
     let not_begun = |error: sqlx::Error| Stop::NotBegun(database_message(&error));
     let failed = |error: sqlx::Error| Stop::Failed(database_message(&error));
-    let mut connection =
-        PooledConnection::acquire(context.limiter.pool(), Instant::now() + TO_BEGIN).await.map_err(not_begun)?;
+    let acquired = before(Instant::now() + TO_BEGIN, PooledConnection::acquire(context.limiter.pool())).await;
+    let mut connection = acquired.map_err(not_begun)?;
     // If this future is dropped before it ends, the connection is closed.
     let mut tx = connection.begin_with("BEGIN ISOLATION LEVEL READ COMMITTED").await.map_err(not_begun)?;
     handler_begins(&queue, job.lag(Instant::now()), &Span::current());

@@ -5,6 +5,7 @@ use std::time::Duration;
 use crate::error::InvalidJob;
 use crate::queue::job_run::Ended;
 use crate::queue::{Handler, Queue, WorkerConfig};
+use crate::retry::longest;
 
 /// A worker, which runs the jobs of a queue. Created by [`Queue::worker`].
 #[derive(Debug)]
@@ -46,7 +47,7 @@ impl WorkerReport {
 }
 
 impl<H: Handler> Worker<H> {
-    pub(super) fn new(queue: Queue, config: WorkerConfig, handler: H) -> Result<Self, InvalidJob> {
+    pub(super) fn new(queue: Queue, mut config: WorkerConfig, handler: H) -> Result<Self, InvalidJob> {
         let value = u64::try_from(config.concurrency).unwrap_or(u64::MAX);
         if config.concurrency == 0 {
             return Err(InvalidJob::Config { what: "the concurrency", value, remedy: "set it to 1 or more" });
@@ -67,6 +68,7 @@ impl<H: Handler> Worker<H> {
         if config.poll < Duration::from_millis(1) {
             return Err(InvalidJob::Config { what: "poll in ms", value: 0, remedy: "set it to 1 or more" });
         }
+        (config.lease, config.poll) = (longest(config.lease), longest(config.poll));
         let name = format!("{}-{:016x}", std::process::id(), RandomState::new().hash_one(std::process::id()));
         Ok(Self { queue, config, handler: Arc::new(handler), name })
     }

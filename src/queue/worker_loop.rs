@@ -47,10 +47,15 @@ impl<H: Handler> Worker<H> {
         let mut advances = limiter.clock().advances();
         let mut stop = pin!(stop);
         let failure = loop {
+            if limiter.pool().is_closed() {
+                break Some(Error::Closed);
+            }
             if let Err(error) = jobs.move_on(notifications.hears()).await {
                 break Some(error);
             }
-            if wait(&mut jobs, &notifications, &mut advances, stop.as_mut()).await {
+            let mut closed = limiter.pool().close_event();
+            let waiting = wait(&mut jobs, &notifications, &mut advances, stop.as_mut());
+            if closed.do_until(waiting).await.unwrap_or(false) {
                 break None;
             }
         };

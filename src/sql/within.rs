@@ -25,7 +25,7 @@ pub struct TransactionLimiter {
 }
 
 impl TransactionLimiter {
-    /// Creates a set of limits whose balances are in the schema `public`.
+    /// Creates a set of limits whose balances are in the schema `rate_limit`.
     pub fn new(limits: Limits) -> Self {
         Self::in_schema(limits, Schema::default())
     }
@@ -74,6 +74,16 @@ impl TransactionLimiter {
     /// [`Limiter::replace_limits`](crate::Limiter::replace_limits).
     pub fn replace_limits(&self, limits: Limits) -> Limits {
         std::mem::replace(&mut *self.limits.write().unwrap_or_else(PoisonError::into_inner), limits)
+    }
+
+    /// Replaces the limits, unless they are not these any more.
+    pub(crate) fn exchange_limits(&self, former: &Limits, limits: Limits) -> bool {
+        let mut present = self.limits.write().unwrap_or_else(PoisonError::into_inner);
+        let is_former = *present == *former;
+        if is_former {
+            *present = limits;
+        }
+        is_former
     }
 
     /// Returns the schema that holds the tables and functions.

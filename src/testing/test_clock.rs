@@ -1,10 +1,10 @@
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-use sqlx::{AssertSqlSafe, PgConnection, PgPool, Postgres, Row, Transaction};
+use sqlx::{AssertSqlSafe, PgConnection, PgPool, Row};
 
 use crate::clock::LocalClock;
 use crate::migrate::{LOCK_KEY, Part, functions};
-use crate::sql::Schema;
+use crate::sql::{PooledConnection, Schema};
 use crate::testing::TestClockError;
 
 const FUNCTION: &str = include_str!("../../sql/tests/test_clock.sql");
@@ -97,7 +97,7 @@ impl TestClock {
             execute(&mut tx, create).await?;
             execute(&mut tx, schema.render(FUNCTION)).await?;
         }
-        tx.commit().await?;
+        end(tx, "COMMIT").await?;
         Ok(Self { pool: pool.clone(), schema: schema.clone(), local: LocalClock::of(pool, schema.name()) })
     }
 
@@ -141,11 +141,11 @@ impl TestClock {
         let mut tx = self.begin_installed().await?;
         match time.duration_since(self.read(&mut tx).await?) {
             Ok(by) => self.advance_in(tx, by).await,
-            Err(_) => Ok(tx.rollback().await?),
+            Err(_) => end(tx, "ROLLBACK").await,
         }
     }
 
-    async fn advance_in(&self, mut tx: Transaction<'_, Postgres>, by: Duration) -> Result<(), TestClockError> {
+    async fn advance_in(&self, mut tx: PooledConnection, by: Duration) -> Result<(), TestClockError> {
         let named = format!("{}.{SEQUENCE}", self.schema.quoted());
         let ahead: i64 = row(&mut tx, format!("SELECT last_value FROM {named}")).await?.try_get(0)?;
         let ahead = Duration::from_micros(ahead.unsigned_abs());
@@ -166,8 +166,7 @@ impl TestClock {
         if has_queue {
             execute(&mut tx, self.schema.render(notify)).await?;
         }
-        tx.commit().await?;
-        Ok(())
+        end(tx, "COMMIT").await
     }
 
     /// Returns the time of the clock, for example for [`Job::run_at`](crate::queue::Job::run_at).
@@ -183,7 +182,7 @@ impl TestClock {
     pub async fn now(&self) -> Result<SystemTime, TestClockError> {
         let mut tx = self.begin_installed().await?;
         let now = self.read(&mut tx).await?;
-        tx.rollback().await?;
+        end(tx, "ROLLBACK").await?;
         Ok(now)
     }
 
@@ -214,11 +213,10 @@ impl TestClock {
             execute(&mut tx, clock.sql).await?;
         }
         execute(&mut tx, format!("DROP SEQUENCE IF EXISTS {}.{SEQUENCE}", self.schema.quoted())).await?;
-        tx.commit().await?;
-        Ok(())
+        end(tx, "COMMIT").await
     }
 
-    async fn begin_installed(&self) -> Result<Transaction<'_, Postgres>, TestClockError> {
+    async fn begin_installed(&self) -> Result<PooledConnection, TestClockError> {
         let mut tx = begin(&self.pool).await?;
         if Installed::read(&mut tx, &self.schema).await?.has_test_clock {
             return Ok(tx);
@@ -227,11 +225,18 @@ impl TestClock {
     }
 }
 
-/// Begins a transaction that waits for others of this kind, and for migrations.
-async fn begin(pool: &PgPool) -> Result<Transaction<'_, Postgres>, sqlx::Error> {
-    let mut tx = pool.begin_with("BEGIN ISOLATION LEVEL READ COMMITTED READ WRITE").await?;
+/// Begins a transaction that waits for others of this kind, and for migrations. It ends with the connection, or with [`end`].
+async fn begin(pool: &PgPool) -> Result<PooledConnection, sqlx::Error> {
+    let mut tx = PooledConnection::acquire(pool).await?;
+    execute(&mut tx, "BEGIN ISOLATION LEVEL READ COMMITTED READ WRITE".to_owned()).await?;
     execute(&mut tx, format!("SELECT pg_catalog.pg_advisory_xact_lock({LOCK_KEY})")).await?;
     Ok(tx)
+}
+
+async fn end(mut tx: PooledConnection, how: &'static str) -> Result<(), TestClockError> {
+    execute(&mut tx, how.to_owned()).await?;
+    tx.release();
+    Ok(())
 }
 
 /// Simple queries: a pooler may send the two halves of a prepared one to different sessions.

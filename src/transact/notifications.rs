@@ -39,8 +39,9 @@ impl Notifications {
     pub(crate) fn new(pool: &PgPool, channel: &'static str, payload: Option<&str>, listen: bool) -> Self {
         let heard = Arc::<Heard>::default();
         let listening = listen.then(|| {
+            let mut closed = pool.close_event();
             let hearing = hear(pool.clone(), channel, payload.map(str::to_owned), Arc::clone(&heard));
-            tokio::spawn(hearing).abort_handle()
+            tokio::spawn(async move { closed.do_until(hearing).await.unwrap_or_default() }).abort_handle()
         });
         Self { heard, listening }
     }

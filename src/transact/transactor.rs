@@ -10,9 +10,8 @@ use tracing::debug;
 use crate::error::{Cause, Engine, Error, Phase, is_cancelled, needs_another_level, without_keys};
 use crate::observability;
 use crate::retry::{Attempts, RetryPolicy, longest};
-use crate::sql::{TransactionLimiter, check_release, detect, explain};
+use crate::sql::{PooledConnection, TransactionLimiter, check_release, detect, explain};
 use crate::transact::attempt::{Bounds, Failure, before};
-use crate::transact::pooled::PooledConnection;
 use crate::transact::{Durability, Isolation, Statement};
 
 /// How long, in milliseconds, a stopped or disconnected client may keep rows locked that other transactions want.
@@ -158,9 +157,11 @@ impl Transactor {
         let mut connection = match kept.and_then(|kept| kept.take(&self.pool)) {
             Some(connection) => connection,
             None => {
-                PooledConnection::acquire(&self.pool, bounds.deadline).await.map_err(Failure::at(Phase::Connect))?
+                let acquired = before(bounds.deadline, PooledConnection::acquire(&self.pool)).await;
+                acquired.map_err(Failure::at(Phase::Connect))?
             }
         };
+        connection.ends_by(bounds.deadline);
         let result = self.transact(&mut connection, bounds, statement).await;
         match (&result, kept) {
             (Err(failure), _) if failure.breaks_the_connection(self.known_engine()) => drop(connection),

@@ -67,7 +67,8 @@
 //! - `q` is the limit's capacity.
 //! - `w` is the time in which an empty bucket fills: the period, if the capacity equals the rate. It is left out below one
 //!   second, which the field cannot express. For a [calendar window](crate::Kind::CalendarWindow), it is the length of the
-//!   present window, which the layer asks the database for once in each window; without an answer, `w` is left out. A
+//!   present window, which the layer asks the database for once in each window, if there are no more than
+//!   1,000 such limits; without an answer, `w` is left out. A
 //!   concurrency limit has no `w`.
 //! - `r` is the number of whole tokens left.
 //! - `t` of a limit that denied the request is `Retry-After`. For any other limit, it is the time from the response until `r`

@@ -1,9 +1,13 @@
 //! Deadlines, dropped futures and lost connections: nothing is left behind, and only known outcomes are reported.
 
+use std::str::FromStr;
 use std::time::Duration;
 
+use futures_util::future::join_all;
+use pg_limiter::migrate::Migrator;
+use pg_limiter::sqlx::postgres::{PgConnectOptions, PgPoolOptions};
 use pg_limiter::sqlx::{self, PgPool};
-use pg_limiter::{Connections, Error, Limit, Limiter, LimiterConfig, Limits};
+use pg_limiter::{Call, Connections, Error, Limit, Limiter, LimiterConfig, Limits};
 
 use crate::support::Database;
 
@@ -249,4 +253,67 @@ async fn exhausted_retries_are_not_multiplied() {
         .await;
     assert!(matches!(result, Err(AppError::Limiter(Error::RetriesExhausted { attempts: 3, .. }))), "{result:?}");
     assert_eq!(limiter.retries(), 2);
+}
+
+/// The driver does not know of a transaction whose BEGIN was not answered yet: in the pool, it would swallow what comes next.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_dropped_check_or_migration_leaves_no_transaction_in_the_pool() {
+    let database = Database::migrated().await;
+    database.execute("CREATE TABLE mine (nth integer)").await;
+    let pool = Database::pool(&database.url, 2).await;
+    let migrator = Migrator::default();
+    let mut cut = 0;
+    for nth in 0..200_i32 {
+        let after = Duration::from_micros(u64::from(nth.unsigned_abs()) * 37 % 2_500);
+        let is_cut = if nth % 4 == 0 {
+            tokio::time::timeout(after, migrator.run(&pool)).await.is_err()
+        } else {
+            tokio::time::timeout(after, migrator.check(&pool)).await.is_err()
+        };
+        cut += u32::from(is_cut);
+        sqlx::query("INSERT INTO mine VALUES ($1)").bind(nth).execute(&pool).await.expect("a row");
+        let seen: i64 = sqlx::query_scalar("SELECT count(*) FROM mine").fetch_one(&database.pool).await.expect("rows");
+        assert_eq!(seen, i64::from(nth) + 1, "cut after {after:?}");
+    }
+    assert!(cut > 20, "{cut} were cut");
+}
+
+/// Calls that are dropped while they wait for a row take no more sessions than the pool has.
+#[tokio::test(flavor = "multi_thread")]
+async fn dropped_calls_take_no_sessions_beyond_the_pool() {
+    let database = Database::migrated().await;
+    let mut holder = database.pool.begin().await.expect("begin");
+    let _ = limiter(&database.pool, Duration::from_secs(20))
+        .within(&mut holder)
+        .limit(("a", "k"))
+        .await
+        .expect("a decision");
+    for is_unit_of_work in [false, true] {
+        let options = PgConnectOptions::from_str(&database.url).expect("a URL").application_name("dropping");
+        let pool = PgPoolOptions::new().max_connections(3).connect_with(options).await.expect("connect");
+        let limiter = limiter_over(Connections::Pool, &pool, Duration::from_secs(20));
+        let sessions = "SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND application_name LIKE '%dropping%'";
+        let mut most = 0;
+        for nth in 0..15 {
+            let calls = (0..3).map(|call| {
+                let limiter = limiter.clone();
+                async move {
+                    if is_unit_of_work {
+                        let work = limiter
+                            .transaction(async |tx| limiter.within(tx).limit(("a", "k")).await.map_err(AppError::from));
+                        tokio::time::timeout(Duration::from_millis(100), work).await.is_err()
+                    } else {
+                        let call = Call::from(("a", "k")).idempotency_key(format!("{nth} {call}"));
+                        tokio::time::timeout(Duration::from_millis(100), limiter.limit(call)).await.is_err()
+                    }
+                }
+            });
+            assert!(join_all(calls).await.into_iter().all(|is_dropped| is_dropped), "the row is held");
+            let found: i64 = sqlx::query_scalar(sessions).fetch_one(&database.pool).await.expect("sessions");
+            most = most.max(found);
+        }
+        assert!(most <= 3 + 6, "{most} sessions of a pool of 3, units of work: {is_unit_of_work}");
+        limiter.close().await;
+    }
+    holder.rollback().await.expect("rollback");
 }

@@ -13,7 +13,7 @@ use crate::rate_limit_all::{Decided, bucket, call, refused, with};
 use crate::shards_contended::{LEVELS, session};
 use crate::support::gate::{self, CENTURY};
 use crate::support::proxy::{Fault, Point, Proxy, Way};
-use crate::support::{Database, limiter_at};
+use crate::support::{Database, Events, limiter_at};
 
 const HOUR: Duration = Duration::from_secs(3600);
 
@@ -393,7 +393,7 @@ async fn psql_acquires_releases_and_renews() {
         ("SELECT rate_limit.release('slots', 'k', NULL)", "invalid_lease: the lease NULL"),
         ("SELECT rate_limit.release(NULL, 'k', 4711)", "invalid_name: the limit's name is NULL"),
         ("SELECT rate_limit.renew('slots', NULL, 4711)", "invalid_key: the key is NULL"),
-        ("SELECT rate_limit.renew('slots', 'k', 4711, NULL)", "invalid_limit: the lease NULL is not between"),
+        ("SELECT rate_limit.renew('slots', 'k', 4711, '0 s')", "invalid_limit: the lease 0"),
         ("SELECT rate_limit.renew('slots', 'k', 4711, '1 month')", "invalid_limit: the lease 1 mon has months"),
         ("SELECT rate_limit.limit_with('slots', 'k', 'concurrency', 3, '1 hour')", "invalid_lease: the lease NULL"),
     ] {
@@ -566,4 +566,24 @@ async fn a_bucket_changes_between_slots_and_tokens() {
             assert!(!lease.release().await.expect("an answer"), "{other}");
         }
     }
+}
+
+/// The slots were held until the release, which may have given them back before its caller was gone.
+#[tokio::test]
+async fn a_release_whose_caller_is_gone_loses_no_lease() {
+    let database = Database::migrated().await;
+    let limiter = database.limiter(Limits::new().define("slots", Limit::concurrency(1)).expect("a limit"));
+    let events = Events::default();
+    let _watching = crate::support::watch(events.clone());
+    for nth in 0..60_u64 {
+        let lease = loop {
+            if let Ok(lease) = limiter.acquire(("slots", "k")).await.expect("an answer").enforce() {
+                break lease;
+            }
+        };
+        let _ = tokio::time::timeout(Duration::from_micros(nth * 60), lease.release()).await;
+    }
+    tokio::time::sleep(Duration::from_millis(250)).await; // The releases in the background end.
+    let told = events.told();
+    assert!(!told.contains("a lease was lost"), "{told}");
 }

@@ -160,3 +160,20 @@ async fn a_process_is_told_to_stop_by_sigterm_and_by_ctrl_c() {
         assert!(child.wait().await.expect("a status").success(), "{name}");
     }
 }
+
+/// The longest durations, as people write "never".
+#[tokio::test]
+async fn durations_without_end_are_long_ones() {
+    let database = Database::migrated().await;
+    let queue = queue(&database.url).await;
+    for nth in 0..2 {
+        let job = Job::new(("l", "g"), &nth).expect("a job");
+        let _ = scheduled(&queue.enqueue(job).await.expect("an answer"));
+    }
+    let mut config = WorkerConfig::default();
+    config.concurrency = 2;
+    (config.poll, config.lease, config.patience) = (Duration::MAX, Duration::MAX, Duration::MAX);
+    let handler = handler_fn(|_, _| Box::pin(async { Ok(Finish::Done) }));
+    let report = crate::queue::work_until_done(&queue, config, handler, 2).await;
+    assert_eq!(report.done, 2);
+}

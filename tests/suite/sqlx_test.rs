@@ -5,6 +5,7 @@
 
 use std::time::Duration;
 
+use pg_limiter::queue::{Finish, Queue, WorkerConfig, handler_fn};
 use pg_limiter::sqlx::postgres::PgPoolOptions;
 use pg_limiter::sqlx::{self, AssertSqlSafe, Connection, PgConnection, PgPool};
 use pg_limiter::{Connections, Error, Limit, Limiter, LimiterConfig, Limits};
@@ -94,4 +95,28 @@ async fn a_dropped_limiter_closes_its_connections() {
         assert!(limiter.limit(("a", "k")).await.expect("a decision").is_allowed());
     }
     test.end().await.expect("its database is dropped");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_listens_ends_with_the_pool() {
+    let test = Test::begin(7).await;
+    let limiter = Limiter::new(test.pool.clone(), limits());
+    let watch = limiter.follow_stored_limits().expect("no stored limits");
+    let queue = Queue::new(&limiter, "q").expect("a queue");
+    let mut config = WorkerConfig::default();
+    (config.concurrency, config.poll) = (2, Duration::from_secs(600));
+    let worker = queue.worker(config, handler_fn(|_, _| Box::pin(async { Ok(Finish::Done) }))).expect("a worker");
+    let working = tokio::spawn(worker.run(std::future::pending()));
+    let listening = "SELECT count(*) FROM pg_stat_activity WHERE datname = $1 AND query LIKE 'LISTEN%'";
+    for _ in 0..600 {
+        let found = sqlx::query_scalar::<_, i64>(listening).bind(&test.name).fetch_one(&test.database.pool).await;
+        if found.expect("a count") == 2 {
+            break;
+        }
+        tokio::time::sleep(Duration::from_millis(50)).await;
+    }
+    test.end().await.expect("its database is dropped");
+    let ended = tokio::time::timeout(Duration::from_secs(60), working).await.expect("in time").expect("a task");
+    assert!(matches!(ended, Err(Error::Closed)), "{ended:?}");
+    drop(watch);
 }

@@ -5,10 +5,11 @@ use std::time::Duration;
 
 use axum::Router;
 use axum::routing::get;
+use futures_util::future::join_all;
 use pg_limiter::sqlx::postgres::PgPoolOptions;
 use pg_limiter::sqlx::{self, PgPool};
-use pg_limiter::web::{HeaderKey, OnFailure, RateLimitLayer, error_response};
-use pg_limiter::{Error, InvalidCall, Limit, Limiter, LimiterConfig, Limits};
+use pg_limiter::web::{HeaderKey, OnFailure, RateLimitLayer, RequestLimits, error_response};
+use pg_limiter::{Calendar, Error, InvalidCall, Item, Limit, Limiter, LimiterConfig, Limits};
 
 use crate::support::web::{Seen, Served};
 use crate::support::{Database, Events, Node, watch};
@@ -188,4 +189,29 @@ fn every_error_has_its_response() {
             assert!(!response.body().contains(word), "{error:?}: {}", response.body());
         }
     }
+}
+
+/// Requests that need the windows of calendar limits wait for one failure together, and not one after the other.
+#[tokio::test]
+async fn without_a_database_the_windows_of_calendars_are_asked_for_once() {
+    let mut node = Node::start(&[]).await;
+    let pool = PgPoolOptions::new().max_connections(4).connect(&node.url()).await.expect("connect");
+    pg_limiter::migrate::migrate(&pool).await.expect("migrate");
+    let events = Events::default();
+    let _watching = watch(events.clone());
+    let limiter = limiter(&pool, |_| {});
+    let each = |parts: &axum::http::request::Parts| {
+        let customer = parts.headers.get("x-user").and_then(|user| user.to_str().ok()).unwrap_or("1").to_owned();
+        let month = Limit::calendar(100, Calendar::months(1)).anchor(&format!("2026-01-{customer:0>2}"));
+        Some(Item::new(("monthly", month.build().expect("a limit")), customer))
+    };
+    let layer = RateLimitLayer::new(limiter).limit_by(each).on_failure(OnFailure::Open).in_handler();
+    let served = Served::start(Router::new().route("/", get(|_: RequestLimits| async { "hello" })).layer(layer)).await;
+    node.kill();
+    let users: Vec<String> = (1..9).map(|user| user.to_string()).collect();
+    let requests = users.iter().map(async |user| served.get("/", &[("x-user", user)]).await.status);
+    assert_eq!(join_all(requests).await, [200; 8]);
+    let told = events.told();
+    let asked = told.matches("the window of a calendar limit is not known").count();
+    assert!((1..4).contains(&asked), "{asked}: {told}");
 }

@@ -2,12 +2,15 @@
 
 use std::time::Instant;
 
+use sqlx::Connection;
+
 use crate::call::{Item, Op};
 use crate::error::Error;
 use crate::limit::Kind;
 use crate::limiter::Limiter;
 use crate::limiter::allowance::tokens::Batch;
 use crate::retry::longest;
+use crate::sql::PooledConnection;
 
 pub(super) async fn give_back_all(limiter: &Limiter, item: &Item, batches: Vec<Batch>) {
     for batch in batches {
@@ -42,13 +45,18 @@ impl Limiter {
         let kept = self.resolve(Op::Credit, credit.clone().into())?;
         let crediting = async {
             let begin = "BEGIN ISOLATION LEVEL READ COMMITTED";
-            let mut tx = self.pool().begin_with(begin).await.map_err(|source| Error::Unavailable { source })?;
+            let unavailable = |source| Error::Unavailable { source };
+            let mut connection = PooledConnection::acquire(self.pool()).await.map_err(unavailable)?;
+            let mut tx = connection.begin_with(begin).await.map_err(unavailable)?;
             self.within(&mut tx).credit(credit).await?;
             // The row has been written, in a window that has not ended yet. The commit may be later.
             if Instant::now() >= end {
-                return tx.rollback().await.map_err(|source| Error::Unavailable { source });
+                tx.rollback().await.map_err(unavailable)?;
+            } else {
+                tx.commit().await.map_err(|last| Error::OutcomeUnknown { last })?;
             }
-            tx.commit().await.map_err(|last| Error::OutcomeUnknown { last })
+            connection.release();
+            Ok(())
         };
         let deadline = end.min(Instant::now() + longest(self.combiner().transactor.retry.deadline));
         let result = tokio::time::timeout_at(deadline.into(), crediting).await;

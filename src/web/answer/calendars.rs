@@ -10,8 +10,8 @@ use crate::sql::{PresentWindow, ReadWindow};
 #[derive(Debug, Default)]
 pub(super) struct Calendars {
     known: Mutex<Vec<Known>>,
-    /// Held while the database is asked, so that one request asks for all.
-    asking: tokio::sync::Mutex<()>,
+    /// Held while the database is asked, so that one request asks for all. The time at which it did not answer last.
+    asking: tokio::sync::Mutex<Option<Instant>>,
 }
 
 #[derive(Debug)]
@@ -43,23 +43,30 @@ impl Calendars {
             if self.is_known(limit, limiter.clock().now()) {
                 continue;
             }
-            let _asking = self.asking.lock().await;
+            let began = Instant::now();
+            let mut failed_at = self.asking.lock().await;
             let since = limiter.clock().now();
             if self.is_known(limit, since) {
                 continue;
             }
-            let window = match limiter.own_transaction(ReadWindow(*limit)).await {
-                Ok(window) => Some(window),
-                Err(error) => {
+            // Requests that wait while the database does not answer fail together: each would wait for a deadline of its own.
+            let window = if failed_at.is_some_and(|failed_at| failed_at >= began) {
+                None
+            } else {
+                let asked = limiter.own_transaction(ReadWindow(*limit)).await;
+                if let Err(error) = &asked {
+                    *failed_at = Some(Instant::now());
                     tracing::warn!(%error, "the window of a calendar limit is not known: left out of RateLimit-Policy");
-                    None
                 }
+                asked.ok()
             };
             let length = window.map_or(AFTER_FAILURE, |window| window.ends_in);
             let until = since.checked_add(length).unwrap_or(since + AFTER_FAILURE);
             let mut known = self.lock();
             known.retain(|known| known.until > since && known.limit != *limit);
-            known.truncate(MOST - 1);
+            if known.len() >= MOST {
+                known.remove(0); // The oldest.
+            }
             known.push(Known { limit: *limit, window, since, until });
         }
     }
