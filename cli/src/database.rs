@@ -1,6 +1,7 @@
 //! The database to use: the one that the arguments name, or a private server.
 
 use std::ffi::OsString;
+use std::sync::OnceLock;
 use std::time::Duration;
 
 use clap::Args;
@@ -23,7 +24,7 @@ pub(super) struct DatabaseArgs {
     pub(super) schema: String,
 }
 
-/// The database that the arguments name. No server is started and no connection is open yet.
+/// The database that the arguments name. No server is started and no connection is open until a command asks for one.
 #[derive(Debug)]
 pub(super) struct Database {
     /// `None`: a private server. It is parsed when it is used, because some commands need no database.
@@ -31,6 +32,8 @@ pub(super) struct Database {
     pub(super) schema: Schema,
     /// Whether an argument names it, and not only the environment.
     pub(super) is_argument: bool,
+    /// The private server, if there is one, and the pool of [`limiter`](Self::limiter).
+    opened: OnceLock<(Running, PgPool)>,
 }
 
 /// A database that accepts connections. Dropping this stops the private server.
@@ -56,22 +59,21 @@ impl Database {
         let url = url.transpose().map_err(|_| CliError::usage("DATABASE_URL is not UTF-8"))?;
         // An empty variable counts as unset.
         let url = url.map(|url| url.trim().to_owned()).filter(|url| !url.is_empty());
-        Ok(Self { url, schema, is_argument })
+        Ok(Self { url, schema, is_argument, opened: OnceLock::new() })
     }
 
-    /// Connects, runs `work`, and disconnects.
-    pub(super) async fn with_limiter<T>(
-        self,
-        limits: Limits,
-        key_secret: Option<KeySecret>,
-        work: impl AsyncFnOnce(&Limiter) -> Result<T>,
-    ) -> Result<T> {
-        // A private server runs as long as this.
+    /// Connects, until the database is closed.
+    pub(super) async fn limiter(&self, limits: Limits, key_secret: Option<KeySecret>) -> Result<Limiter> {
         let running = self.start(false).await?;
         let limiter = running.limiter(limits, key_secret).await?;
-        let result = work(&limiter).await;
-        limiter.pool().close().await;
-        result
+        let _ = self.opened.set((running, limiter.pool().clone()));
+        Ok(limiter)
+    }
+
+    pub(super) async fn close(self) {
+        if let Some((_, pool)) = self.opened.get() {
+            pool.close().await;
+        }
     }
 
     pub(super) const fn is_named(&self) -> bool {
@@ -88,15 +90,15 @@ impl Database {
     }
 
     /// The named database. Returns an error if there is none: a new private server has nothing to inspect.
-    pub(super) fn named(self) -> Result<Running> {
-        match self.url {
-            Some(url) => Ok(Running { options: parse(&url)?, schema: self.schema, server: None }),
+    pub(super) fn named(&self) -> Result<Running> {
+        match &self.url {
+            Some(url) => Ok(Running { options: parse(url)?, schema: self.schema.clone(), server: None }),
             None => Err(CliError::usage("no database given: use --database-url URL, or set DATABASE_URL")),
         }
     }
 
     /// Starts the private server, for this run only, if no database was named. `durable`: it waits for the disk, to be measured.
-    pub(super) async fn start(self, durable: bool) -> Result<Running> {
+    pub(super) async fn start(&self, durable: bool) -> Result<Running> {
         if self.is_named() {
             return self.named();
         }
@@ -109,13 +111,13 @@ impl Database {
     }
 
     /// A private server, even if a database was named.
-    pub(super) async fn start_private(self, durable: bool) -> Result<Running> {
+    pub(super) async fn start_private(&self, durable: bool) -> Result<Running> {
         let mut config = ServerConfig::default();
         config.durable = durable;
         let _progress = Progress::of("starting a private PostgreSQL server");
         let started = tokio::task::spawn_blocking(move || Server::start(&config)).await.map_err(CliError::failed)?;
         let server = started.map_err(CliError::failed)?;
-        Ok(Running { options: parse(&server.url("postgres"))?, schema: self.schema, server: Some(server) })
+        Ok(Running { options: parse(&server.url("postgres"))?, schema: self.schema.clone(), server: Some(server) })
     }
 }
 

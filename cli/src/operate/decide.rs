@@ -10,7 +10,7 @@ use crate::limit_args::{LimitArgs, finite};
 use crate::operate::stored::{ExactArgs, Forms};
 use crate::text::{self, parse_length};
 use crate::{CliError, Database, KeySecretArgs, Progress, Result, json, output};
-use pg_limiter::{Balances, Call, Decision, Error, InvalidCall, Item, Kind, Limit, Limiter, Limits, Op, Outcome};
+use pg_limiter::{Balances, Call, Decision, InvalidCall, Item, Kind, Limit, Limiter, Limits, Op, Outcome};
 
 #[derive(Args, Debug)]
 pub(crate) struct PeekArgs {
@@ -53,23 +53,21 @@ pub(crate) struct DecideArgs {
     reserve: bool,
 }
 
-pub(crate) async fn peek(args: PeekKeyArgs, database: Database) -> Result<()> {
+pub(crate) async fn peek(args: PeekKeyArgs, database: &Database) -> Result<()> {
     let PeekKeyArgs { what: PeekArgs { name, key: given, limit, secret, json }, exact } = args;
-    let (limits, secret) = (limit.limits(&name, &database).await?, secret.read()?);
+    let (limits, secret) = (limit.limits(&name, database).await?, secret.read()?);
     let forms = Forms::new(given.clone(), exact, secret.clone());
     let call = Call::from(Item::new(&*name, forms.usual()).count(0));
     refuse_impossible(Op::Peek, &call, &limits, json)?;
     let is_gate = limits.get(&name).is_some_and(|limit| limit.kind() == Kind::Gate);
-    let look = async |limiter: &Limiter| {
-        let _progress = Progress::of("waiting for the database");
-        let key = forms.find(limiter, &name, false).await?;
-        let item = Item::new(&*name, &*key).count(0);
-        Ok(match is_gate {
-            true => of_gate(limiter.is_blocked(item).await?, json),
-            false => of_bucket(&limiter.peek(item).await?, Some(key).filter(|key| *key != given), json),
-        })
-    };
-    output::line(database.with_limiter(limits, secret, look).await?)
+    let limiter = database.limiter(limits, secret).await?;
+    let _progress = Progress::of("waiting for the database");
+    let key = forms.find(&limiter, &name, false).await?;
+    let item = Item::new(&*name, &*key).count(0);
+    output::line(match is_gate {
+        true => of_gate(limiter.is_blocked(item).await?, json),
+        false => of_bucket(&limiter.peek(item).await?, Some(key).filter(|key| *key != given), json),
+    })
 }
 
 /// `other_key`: the form of the key that is stored, if it is not the given one.
@@ -101,17 +99,15 @@ fn of_gate(rest: Option<Duration>, json: bool) -> String {
 }
 
 /// `limit`, or `check` if that is the operation.
-pub(crate) async fn decide(op: Op, args: DecideArgs, database: Database) -> Result<ExitCode> {
+pub(crate) async fn decide(op: Op, args: DecideArgs, database: &Database) -> Result<ExitCode> {
     let DecideArgs { what: PeekArgs { name, key, limit, secret, json }, count, leave, reserve } = args;
-    let (limits, secret) = (limit.limits(&name, &database).await?, secret.read()?);
+    let (limits, secret) = (limit.limits(&name, database).await?, secret.read()?);
     let call = Call::from(Item::new(name, key).count(count).leave(leave.unwrap_or_default()));
     let call = if reserve { call.reserve() } else { call };
     refuse_impossible(op, &call, &limits, json)?;
-    let work = async |limiter: &Limiter| {
-        let _progress = Progress::of("waiting for the database");
-        Ok(if op == Op::Check { limiter.check(call).await? } else { limiter.limit(call).await? })
-    };
-    let decision = database.with_limiter(limits, secret, work).await?;
+    let limiter = database.limiter(limits, secret).await?;
+    let _progress = Progress::of("waiting for the database");
+    let decision = if op == Op::Check { limiter.check(call).await? } else { limiter.limit(call).await? };
     output::line_if_open(if json { json::line(&json::decision(&decision)) } else { human(&decision) })?;
     Ok(ExitCode::from(u8::from(decision.is_denied())))
 }
@@ -166,10 +162,10 @@ pub(crate) struct BlockArgs {
     length: Duration,
 }
 
-pub(crate) async fn block(args: BlockArgs, database: Database) -> Result<()> {
+pub(crate) async fn block(args: BlockArgs, database: &Database) -> Result<()> {
     let (json, given) = (args.what.json, args.what.key.clone());
-    let run = async |limiter: &Limiter, gate| limiter.block(gate, args.length).await;
-    let (rest, key) = on_gate(args.what, database, true, run).await?;
+    let (limiter, gate, key) = gate(args.what, database, true).await?;
+    let rest = limiter.block(gate, args.length).await?;
     output::line(match (json, Some(&key).filter(|key| **key != given)) {
         (true, None) => json::line(&json!({"blocked_ms": json::milliseconds(rest)})),
         (true, Some(key)) => json::line(&json!({"blocked_ms": json::milliseconds(rest), "key": key})),
@@ -178,13 +174,11 @@ pub(crate) async fn block(args: BlockArgs, database: Database) -> Result<()> {
     })
 }
 
-pub(crate) async fn unblock(args: UnblockArgs, database: Database) -> Result<()> {
+pub(crate) async fn unblock(args: UnblockArgs, database: &Database) -> Result<()> {
     let json = args.json;
-    let run = async |limiter: &Limiter, gate: Item| {
-        let rest = limiter.is_blocked(gate.clone()).await?;
-        limiter.unblock(gate).await.map(|()| rest)
-    };
-    let (rest, _) = on_gate(args, database, false, run).await?;
+    let (limiter, gate, _) = gate(args, database, false).await?;
+    let rest = limiter.is_blocked(gate.clone()).await?;
+    limiter.unblock(gate).await?;
     output::line(match (json, rest) {
         (true, rest) => json::line(&json!({"was_blocked_ms": rest.map(json::milliseconds)})),
         (false, Some(rest)) => format!("unblocked; {} of the block were left", text::wait(rest)),
@@ -192,25 +186,18 @@ pub(crate) async fn unblock(args: UnblockArgs, database: Database) -> Result<()>
     })
 }
 
-/// Runs an operation on the key in the form that is stored, and returns that form.
-async fn on_gate<T>(
-    args: UnblockArgs,
-    database: Database,
-    notes: bool,
-    run: impl AsyncFnOnce(&Limiter, Item) -> Result<T, Error>,
-) -> Result<(T, String)> {
+/// The key of a gate, in the form that is stored, as an item and as a text.
+async fn gate(args: UnblockArgs, database: &Database, notes: bool) -> Result<(Limiter, Item, String)> {
     let key_secret = args.secret.read()?;
     let forms = Forms::new(args.key, args.exact, key_secret.clone());
-    let work = async |limiter: &Limiter| {
-        let _progress = Progress::of("waiting for the database");
-        // A role that blocks may lack the right to read the stored limits: then the function in SQL refuses.
-        if let Ok(stored) = Limits::stored_in(limiter.pool(), limiter.schema()).await
-            && let Some(kind) = stored.get(&args.name).map(Limit::kind).filter(|kind| *kind != Kind::Gate)
-        {
-            return Err(CliError::usage(InvalidCall::NotAGate { limit: args.name, kind }));
-        }
-        let key = forms.find(limiter, &args.name, notes).await?;
-        Ok((run(limiter, Item::new((args.name, Limit::gate()), key.as_str())).await?, key))
-    };
-    database.with_limiter(Limits::new(), key_secret, work).await
+    let limiter = database.limiter(Limits::new(), key_secret).await?;
+    let _progress = Progress::of("waiting for the database");
+    // A role that blocks may lack the right to read the stored limits: then the function in SQL refuses.
+    if let Ok(stored) = Limits::stored_in(limiter.pool(), limiter.schema()).await
+        && let Some(kind) = stored.get(&args.name).map(Limit::kind).filter(|kind| *kind != Kind::Gate)
+    {
+        return Err(CliError::usage(InvalidCall::NotAGate { limit: args.name, kind }));
+    }
+    let key = forms.find(&limiter, &args.name, notes).await?;
+    Ok((limiter, Item::new((args.name, Limit::gate()), key.as_str()), key))
 }

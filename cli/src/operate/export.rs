@@ -16,7 +16,7 @@ use crate::text::{escaped, many, moment};
 use crate::{CliError, Database, Progress, Result, input, json, output};
 use pg_limiter::{CallAt, Error, Item, LimitState, Op, Schema, TransactionLimiter};
 
-pub(crate) async fn run(args: ExportArgs, database: Database) -> Result<ExitCode> {
+pub(crate) async fn run(args: ExportArgs, database: &Database) -> Result<ExitCode> {
     if args.format != Format::Csv {
         CliError::refuse_without("--format csv", "--format json", &[("--no-formulas", args.no_formulas)])?;
     }

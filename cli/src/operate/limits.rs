@@ -42,7 +42,7 @@ pub(crate) struct FileArgs {
     json: bool,
 }
 
-pub(crate) async fn run(command: LimitsCommand, database: Database) -> Result<ExitCode> {
+pub(crate) async fn run(command: LimitsCommand, database: &Database) -> Result<ExitCode> {
     match command {
         LimitsCommand::Show { history: None, json } => show(json, &database.named()?).await?,
         LimitsCommand::Show { history: Some(name), .. } => history(&name, &database.named()?).await?,

@@ -41,7 +41,7 @@ pub(crate) struct MigrateArgs {
     json: bool,
 }
 
-pub(crate) async fn run(args: MigrateArgs, database: Database) -> Result<ExitCode> {
+pub(crate) async fn run(args: MigrateArgs, database: &Database) -> Result<ExitCode> {
     if !args.print {
         let options = [("--from", args.from.is_some()), ("--functions", args.functions)];
         CliError::refuse_without("--print", "other runs of migrate", &options)?;
@@ -74,7 +74,7 @@ pub(crate) async fn run(args: MigrateArgs, database: Database) -> Result<ExitCod
     Ok(ExitCode::SUCCESS)
 }
 
-async fn on(args: &MigrateArgs, database: Database) -> Result<ExitCode> {
+async fn on(args: &MigrateArgs, database: &Database) -> Result<ExitCode> {
     let running = database.start(false).await?;
     let pool = running.pool(1).await?;
     let progress = Progress::of("comparing the schema with this release");

@@ -65,8 +65,14 @@ pub(crate) enum Command {
 }
 
 pub(crate) async fn run(command: Command, database: Database) -> Result<ExitCode> {
+    let code = run_on(&database, command).await;
+    database.close().await;
+    code
+}
+
+async fn run_on(database: &Database, command: Command) -> Result<ExitCode> {
     match command {
-        Command::Grants(args) => migrate::grants(&args, &database)?,
+        Command::Grants(args) => migrate::grants(&args, database)?,
         Command::Peek(args) => decide::peek(args, database).await?,
         Command::Block(args) => decide::block(args, database).await?,
         Command::Unblock(args) => decide::unblock(args, database).await?,

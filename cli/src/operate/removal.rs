@@ -11,7 +11,7 @@ use sqlx::{AssertSqlSafe, PgConnection};
 use crate::operate::stored::{ExactArgs, Forms};
 use crate::text::{escaped, many, parse_length, quoted};
 use crate::{CliError, Database, KeySecretArgs, Progress, Result, input, json, output};
-use pg_limiter::{Call, Error, Forgotten, InvalidCall, Item, Limit, Limiter, Limits, Op};
+use pg_limiter::{Call, Error, Forgotten, InvalidCall, Item, Limit, Limits, Op};
 
 #[derive(Args, Debug)]
 pub(crate) struct ResetArgs {
@@ -38,7 +38,7 @@ pub(crate) struct ResetArgs {
     json: bool,
 }
 
-pub(crate) async fn reset(args: ResetArgs, database: Database) -> Result<ExitCode> {
+pub(crate) async fn reset(args: ResetArgs, database: &Database) -> Result<ExitCode> {
     let limits = args.limits.as_deref().map(input::read_limits).transpose()?;
     let is_unknown = limits.is_some_and(|limits| limits.get(&args.name).is_none());
     CliError::refuse_if(is_unknown, InvalidCall::UnknownLimit { limit: args.name.clone() })?;
@@ -47,12 +47,12 @@ pub(crate) async fn reset(args: ResetArgs, database: Database) -> Result<ExitCod
     let any = Limit::token_bucket(1, Duration::from_secs(1)).build().map_err(CliError::usage)?;
     let call = Call::from(Item::new((&*args.name, any), forms.usual()));
     call.validate(Op::Reset, &Limits::new()).map_err(CliError::usage)?;
-    let work = async |limiter: &Limiter| {
-        let _progress = Progress::of(format!("resetting the limit \"{}\"", args.name));
-        if args.all_keys {
-            return Ok(limiter.reset_all_keys(&args.name).await?);
-        }
-        let key = forms.find(limiter, &args.name, false).await?;
+    let limiter = database.limiter(Limits::new(), None).await?;
+    let _progress = Progress::of(format!("resetting the limit \"{}\"", args.name));
+    let rows = if args.all_keys {
+        limiter.reset_all_keys(&args.name).await?
+    } else {
+        let key = forms.find(&limiter, &args.name, false).await?;
         let key = forms.stored_key(&args.name, &key);
         // The function in SQL returns the number of rows; `Limiter::reset` does not.
         let sql = format!("SELECT {}.reset($1, $2)", limiter.schema().quoted());
@@ -60,9 +60,8 @@ pub(crate) async fn reset(args: ResetArgs, database: Database) -> Result<ExitCod
             let query = sqlx::query_scalar(AssertSqlSafe(sql.clone())).bind(&args.name).bind(&key).persistent(false);
             query.fetch_one(tx).await.map_err(|error| Error::from_sql(error, limiter.schema().name()))
         };
-        Ok(limiter.transaction(reset).await.map(i64::unsigned_abs)?)
+        limiter.transaction(reset).await.map(i64::unsigned_abs)?
     };
-    let rows = database.with_limiter(Limits::new(), None, work).await?;
     let ok = rows > 0 || !args.must_exist;
     output::line_if_open(match (rows, args.json) {
         (rows, true) => json::line(&json!({"ok": ok, "rows": rows})),
@@ -91,26 +90,25 @@ pub(crate) struct ForgetArgs {
     json: bool,
 }
 
-pub(crate) async fn forget(args: ForgetArgs, database: Database) -> Result<()> {
+pub(crate) async fn forget(args: ForgetArgs, database: &Database) -> Result<()> {
     let limits = args.limits.as_deref().map_or_else(|| Ok(Limits::new()), input::read_limits)?;
     let key_secret = args.secret.read()?;
     let forms = Forms::new(args.key, args.exact, key_secret.clone());
-    let work = async |limiter: &Limiter| {
-        let _progress = Progress::of("deleting what is stored about the key");
-        let mut keys = forms.every(limiter).await?;
-        let mut sums = [0; 4];
-        // Every form in a transaction of its own.
-        for key in &keys {
-            let Forgotten { buckets, jobs, running, answers, .. } = limiter.forget(key).await?;
-            sums.iter_mut().zip([buckets, jobs, running, answers]).for_each(|(sum, number)| *sum += number);
-        }
-        keys.remove(0);
-        Ok((sums, keys))
-    };
-    let ([buckets, jobs, running, answers], others) = database.with_limiter(limits, key_secret, work).await?;
+    let limiter = database.limiter(limits, key_secret).await?;
+    let _progress = Progress::of("deleting what is stored about the key");
+    let keys = forms.every(&limiter).await?;
+    let mut sums = [0; 4];
+    // Every form in a transaction of its own.
+    for key in &keys {
+        let Forgotten { buckets, jobs, running, answers, .. } = limiter.forget(key).await?;
+        sums.iter_mut().zip([buckets, jobs, running, answers]).for_each(|(sum, number)| *sum += number);
+    }
+    let [buckets, jobs, running, answers] = sums;
     let mut fields = json!({"buckets": buckets, "jobs": jobs, "running": running, "answers": answers});
-    if !others.is_empty() {
-        output::note(format!("it was also stored as {}", quoted(&others)));
+    if let [_, others @ ..] = &keys[..]
+        && !others.is_empty()
+    {
+        output::note(format!("it was also stored as {}", quoted(others)));
         fields["other_keys"] = others.into();
     }
     let [rows, jobs, answers] = [(buckets, "row"), (jobs, "job"), (answers, "answer")].map(|(n, what)| many(n, what));
@@ -132,19 +130,17 @@ pub(crate) struct PruneArgs {
     json: bool,
 }
 
-pub(crate) async fn prune(args: PruneArgs, database: Database) -> Result<()> {
-    // The number of rows removed, and of dead jobs if they are pruned, too.
-    let work = async |limiter: &Limiter| {
-        let progress = Progress::of("removing the rows of idle keys");
-        let rows = limiter.prune().await?;
-        let Some(dead_for) = args.dead_older_than else { return Ok((rows, None)) };
+pub(crate) async fn prune(args: PruneArgs, database: &Database) -> Result<()> {
+    let limiter = database.limiter(Limits::new(), None).await?;
+    let progress = Progress::of("removing the rows of idle keys");
+    let rows = limiter.prune().await?;
+    let mut fields = json!({"ok": true, "rows": rows});
+    let mut removed = many(rows, "row");
+    if let Some(dead_for) = args.dead_older_than {
         progress.now("removing dead jobs");
-        Ok((rows, Some(pg_limiter::queue::Queues::new(limiter).prune_dead(dead_for).await?)))
-    };
-    output::line(match (database.with_limiter(Limits::new(), None, work).await?, args.json) {
-        ((rows, None), true) => json::line(&json!({"ok": true, "rows": rows})),
-        ((rows, Some(jobs)), true) => json::line(&json!({"ok": true, "rows": rows, "dead_jobs": jobs})),
-        ((rows, None), false) => format!("done, {} removed", many(rows, "row")),
-        ((rows, Some(jobs)), false) => format!("done, {} and {} removed", many(rows, "row"), many(jobs, "dead job")),
-    })
+        let jobs = pg_limiter::queue::Queues::new(&limiter).prune_dead(dead_for).await?;
+        fields["dead_jobs"] = jobs.into();
+        removed += &format!(" and {}", many(jobs, "dead job"));
+    }
+    output::line(if args.json { json::line(&fields) } else { format!("done, {removed} removed") })
 }

@@ -28,7 +28,7 @@ pub(crate) use session::literal;
 use settings::Settings;
 pub(crate) use table::{Table, bytes};
 
-pub(crate) async fn run(args: DoctorArgs, database: Database) -> Result<ExitCode> {
+pub(crate) async fn run(args: DoctorArgs, database: &Database) -> Result<ExitCode> {
     let running = database.named()?;
     let progress = Progress::of("examining the database");
     let report = report(&args, &running.options, &running.schema).await?;

@@ -14,7 +14,7 @@ pub(crate) use args::{EXEC_EXIT_CODES, ExecArgs};
 use args::{Failure, Outcome};
 use pg_limiter::{Call, Decision, Error, Item, Lease, LeaseId, Limiter};
 
-pub(crate) async fn run(args: ExecArgs, database: Database) -> Result<ExitCode> {
+pub(crate) async fn run(args: ExecArgs, database: &Database) -> Result<ExitCode> {
     let outcome = hold(&args, database).await.unwrap_or_else(|error| {
         output::note(&error);
         Outcome::Failure(if matches!(error, CliError::Usage(_)) { Failure::Invalid } else { Failure::Failed })
@@ -22,7 +22,7 @@ pub(crate) async fn run(args: ExecArgs, database: Database) -> Result<ExitCode> 
     Ok(outcome.exit_code(&args))
 }
 
-async fn hold(args: &ExecArgs, database: Database) -> Result<Outcome> {
+async fn hold(args: &ExecArgs, database: &Database) -> Result<Outcome> {
     let limits = args.limits()?;
     let key_secret = args.secret.read()?;
     let running = database.named()?;

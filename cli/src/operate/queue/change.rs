@@ -94,10 +94,10 @@ pub(crate) struct CancelArgs {
     json: bool,
 }
 
-pub(super) async fn cancel_jobs(args: CancelArgs, database: Database) -> Result<ExitCode> {
-    let limits = job_limits(args.limits.as_deref(), &database).await?;
-    let work = async |limiter: &Limiter| each(limiter, "cancelling jobs", &args.ids, args.json, cancel).await;
-    database.with_limiter(limits, None, work).await
+pub(super) async fn cancel_jobs(args: CancelArgs, database: &Database) -> Result<ExitCode> {
+    let limits = job_limits(args.limits.as_deref(), database).await?;
+    let limiter = database.limiter(limits, None).await?;
+    each(&limiter, "cancelling jobs", &args.ids, args.json, cancel).await
 }
 
 pub(crate) async fn cancel(limiter: &Limiter, job: JobInfo) -> Result<Became> {
@@ -138,16 +138,14 @@ pub(crate) struct RequeueArgs {
     json: bool,
 }
 
-pub(super) async fn requeue_jobs(args: RequeueArgs, database: Database) -> Result<ExitCode> {
-    let limits = job_limits(args.limits.as_deref(), &database).await?;
-    let work = async |limiter: &Limiter| {
-        let ids = match &args.dead {
-            None => args.ids,
-            Some(queue) => dead(limiter, queue, args.group.as_deref(), args.json).await?,
-        };
-        each(limiter, "requeueing jobs", &ids, args.json, requeue).await
+pub(super) async fn requeue_jobs(args: RequeueArgs, database: &Database) -> Result<ExitCode> {
+    let limits = job_limits(args.limits.as_deref(), database).await?;
+    let limiter = database.limiter(limits, None).await?;
+    let ids = match &args.dead {
+        None => args.ids,
+        Some(queue) => dead(&limiter, queue, args.group.as_deref(), args.json).await?,
     };
-    database.with_limiter(limits, None, work).await
+    each(&limiter, "requeueing jobs", &ids, args.json, requeue).await
 }
 
 async fn dead(limiter: &Limiter, queue: &str, group: Option<&str>, json: bool) -> Result<Vec<i64>> {
@@ -193,15 +191,15 @@ pub(crate) struct DiscardArgs {
     json: bool,
 }
 
-pub(super) async fn discard_jobs(args: DiscardArgs, database: Database) -> Result<ExitCode> {
-    let work = async |limiter: &Limiter| match &args.queue {
-        Some(queue) if args.ids.is_empty() => discard_all(limiter, queue, args.json).await,
+pub(super) async fn discard_jobs(args: DiscardArgs, database: &Database) -> Result<ExitCode> {
+    let limiter = database.limiter(Limits::new(), None).await?;
+    match &args.queue {
+        Some(queue) if args.ids.is_empty() => discard_all(&limiter, queue, args.json).await,
         queue => {
             let act = async |limiter: &Limiter, job| discard(limiter, job, queue.as_deref()).await;
-            each(limiter, "discarding jobs", &args.ids, args.json, act).await
+            each(&limiter, "discarding jobs", &args.ids, args.json, act).await
         }
-    };
-    database.with_limiter(Limits::new(), None, work).await
+    }
 }
 
 async fn discard_all(limiter: &Limiter, name: &str, as_json: bool) -> Result<ExitCode> {
@@ -264,22 +262,19 @@ impl HoldArgs {
     /// Changes the queue, and prints what it did. `changed` is a field of JSON; `done` and `undone` follow the name of the queue.
     async fn apply(
         self,
-        database: Database,
+        database: &Database,
         [changed, done, undone]: [&str; 3],
         change: impl AsyncFnOnce(&Queue, Option<&str>) -> Result<bool, Error>,
     ) -> Result<()> {
-        let work = async |limiter: &Limiter| {
-            let is_changed = change(&queue(limiter, &self.queue)?, self.group.as_deref()).await?;
-            // A queue may be held before it has jobs, but its name may also be wrong.
-            if !has_jobs(limiter, &self.queue).await? {
-                if !is_changed {
-                    must_have(limiter, &self.queue).await?;
-                }
-                output::note(format!("the queue \"{}\" has no jobs", text::escaped(&self.queue)));
+        let limiter = database.limiter(Limits::new(), None).await?;
+        let is_changed = change(&queue(&limiter, &self.queue)?, self.group.as_deref()).await?;
+        // A queue may be held before it has jobs, but its name may also be wrong.
+        if !has_jobs(&limiter, &self.queue).await? {
+            if !is_changed {
+                must_have(&limiter, &self.queue).await?;
             }
-            Ok(is_changed)
-        };
-        let is_changed = database.with_limiter(Limits::new(), None, work).await?;
+            output::note(format!("the queue \"{}\" has no jobs", text::escaped(&self.queue)));
+        }
         output::line(if self.json {
             json::line(&json!({"ok": true, "queue": self.queue, "group": self.group, changed: is_changed}))
         } else {
@@ -289,7 +284,7 @@ impl HoldArgs {
     }
 }
 
-pub(super) async fn pause(args: HoldArgs, database: Database) -> Result<()> {
+pub(super) async fn pause(args: HoldArgs, database: &Database) -> Result<()> {
     let texts = ["paused", "starts no job until it is resumed", "was paused before"];
     args.apply(database, texts, async |queue, group| match group {
         Some(group) => queue.pause_group(group).await,
@@ -298,7 +293,7 @@ pub(super) async fn pause(args: HoldArgs, database: Database) -> Result<()> {
     .await
 }
 
-pub(super) async fn resume(args: HoldArgs, database: Database) -> Result<()> {
+pub(super) async fn resume(args: HoldArgs, database: &Database) -> Result<()> {
     let undone =
         if args.group.is_some() { "is not paused, and does not wait" } else { "is neither paused nor draining" };
     args.apply(database, ["resumed", "starts its jobs again", undone], async |queue, group| match group {
@@ -308,33 +303,29 @@ pub(super) async fn resume(args: HoldArgs, database: Database) -> Result<()> {
     .await
 }
 
-pub(super) async fn drain(args: DrainArgs, database: Database) -> Result<()> {
-    let work = async |limiter: &Limiter| {
-        let queue = queue(limiter, &args.queue)?;
-        let mut left = queue.drain().await?;
-        let _progress = args.wait.then(|| Progress::of("waiting for the jobs that are left"));
-        let mut is_noted = false;
-        while args.wait && left > 0 {
-            tokio::time::sleep(COUNTED_EVERY).await;
-            let groups = queue.group_counts().await?;
-            let is_resumed = groups.first().is_some_and(|group| !group.is_draining);
-            let (name, jobs) = (text::escaped(&args.queue), text::many(left, "job"));
-            let refusal = format!("the queue \"{name}\" was resumed while {jobs} waited or ran; drain it again");
-            CliError::refuse_if(is_resumed, refusal)?;
-            let unended = |group: &GroupCounts| group.scheduled + group.available + group.running;
-            left = groups.iter().map(unended).sum();
-            if !is_noted && groups.iter().any(|group| group.is_paused && unended(group) > 0) {
-                is_noted = true;
-                output::note("jobs that are left wait in a queue or group that is paused: resume it, or cancel them");
-            }
+pub(super) async fn drain(args: DrainArgs, database: &Database) -> Result<()> {
+    let queue = queue(&database.limiter(Limits::new(), None).await?, &args.queue)?;
+    let name = text::escaped(&args.queue);
+    let mut left = queue.drain().await?;
+    let _progress = args.wait.then(|| Progress::of("waiting for the jobs that are left"));
+    let mut is_noted = false;
+    while args.wait && left > 0 {
+        tokio::time::sleep(COUNTED_EVERY).await;
+        let groups = queue.group_counts().await?;
+        let is_resumed = groups.first().is_some_and(|group| !group.is_draining);
+        let jobs = text::many(left, "job");
+        let refusal = format!("the queue \"{name}\" was resumed while {jobs} waited or ran; drain it again");
+        CliError::refuse_if(is_resumed, refusal)?;
+        let unended = |group: &GroupCounts| group.scheduled + group.available + group.running;
+        left = groups.iter().map(unended).sum();
+        if !is_noted && groups.iter().any(|group| group.is_paused && unended(group) > 0) {
+            is_noted = true;
+            output::note("jobs that are left wait in a queue or group that is paused: resume it, or cancel them");
         }
-        Ok(left)
-    };
-    let left = database.with_limiter(Limits::new(), None, work).await?;
-    output::line(if args.json {
-        json::line(&json!({"ok": true, "queue": args.queue, "jobs": left}))
-    } else {
-        let (queue, jobs) = (text::escaped(&args.queue), text::many(left, "job"));
-        format!("the queue \"{queue}\" takes no new jobs until it is resumed; left in it: {jobs}")
+    }
+    let jobs = text::many(left, "job");
+    output::line(match args.json {
+        true => json::line(&json!({"ok": true, "queue": args.queue, "jobs": left})),
+        false => format!("the queue \"{name}\" takes no new jobs until it is resumed; left in it: {jobs}"),
     })
 }

@@ -41,7 +41,7 @@ pub(crate) enum QueueCommand {
     Discard(DiscardArgs),
 }
 
-pub(crate) async fn run(command: QueueCommand, database: Database) -> Result<ExitCode> {
+pub(crate) async fn run(command: QueueCommand, database: &Database) -> Result<ExitCode> {
     match command {
         QueueCommand::Ls(args) => ls(args, database).await?,
         QueueCommand::Show { id, json } => show(id, json, database).await?,
@@ -78,19 +78,16 @@ pub(crate) struct LsArgs {
     json: bool,
 }
 
-async fn ls(args: LsArgs, database: Database) -> Result<()> {
-    let list = async |limiter: &Limiter| {
-        let _progress = Progress::of("reading the queues");
-        let are_jobs = args.jobs || args.state.is_some() || args.group.is_some();
-        let lines = if are_jobs { list_jobs(&args, limiter).await? } else { list_groups(&args, limiter).await? };
-        if let (true, Some(queue)) = (lines.is_empty(), &args.queue) {
-            must_have(limiter, queue).await?;
-        }
-        Ok(lines)
-    };
-    let lines = database.with_limiter(Limits::new(), None, list).await?;
+async fn ls(args: LsArgs, database: &Database) -> Result<()> {
+    let limiter = database.limiter(Limits::new(), None).await?;
+    let _progress = Progress::of("reading the queues");
+    let are_jobs = args.jobs || args.state.is_some() || args.group.is_some();
+    let mut lines = if are_jobs { list_jobs(&args, &limiter).await? } else { list_groups(&args, &limiter).await? };
+    if let (true, Some(queue)) = (lines.is_empty(), &args.queue) {
+        must_have(&limiter, queue).await?;
+    }
     if lines.is_empty() && !args.json {
-        output::line("no jobs")?;
+        lines.push("no jobs".to_owned());
     }
     output::lines(lines)
 }
@@ -120,9 +117,8 @@ fn cut<T>(listed: &mut Vec<T>, most: u32, what: &str) {
     }
 }
 
-async fn show(id: i64, json: bool, database: Database) -> Result<()> {
-    let work = async |limiter: &Limiter| job(limiter, id).await;
-    let job = database.with_limiter(Limits::new(), None, work).await?;
+async fn show(id: i64, json: bool, database: &Database) -> Result<()> {
+    let job = job(&database.limiter(Limits::new(), None).await?, id).await?;
     let job = job.ok_or_else(|| CliError::usage(no_such_job(id)))?;
     if json { output::line(jobs::json(&job)?) } else { output::lines(jobs::description(&job)) }
 }

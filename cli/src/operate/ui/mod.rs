@@ -59,7 +59,7 @@ struct App {
 
 const CHANGING: u32 = 2;
 
-pub(crate) async fn run(args: UiArgs, database: Database) -> Result<()> {
+pub(crate) async fn run(args: UiArgs, database: &Database) -> Result<()> {
     let has_both = args.demo && database.is_argument;
     CliError::refuse_if(has_both, "--demo shows a private server: use it without --database-url")?;
     let token = args.token()?;
