@@ -30,7 +30,7 @@ use crate::operate::live::{Health, Live};
 use crate::signals::interrupt;
 use crate::{CliError, Database, KeySecretArgs, Keys, Result, Running, input, output};
 use access::{Access, random_token};
-use actions::Done;
+use actions::{CHANGES, Done};
 use demo::Demo;
 use format::encoded;
 use page::{JOB_NUMBER, Page, PageError, Wanted, number, table, unexpected};
@@ -136,19 +136,7 @@ fn routes(app: Arc<App>) -> Router {
         .route("/health", get(health_page::page));
     #[cfg(feature = "study")]
     let routes = routes.route("/what-if", get(what_if::empty).post(what_if::simulated));
-    let changes = Router::new()
-        .route("/key/reset", post(actions::reset))
-        .route("/key/credit", post(actions::credit))
-        .route("/key/unblock", post(actions::unblock))
-        .route("/job/requeue", post(actions::requeue_job))
-        .route("/job/cancel", post(actions::cancel_job))
-        .route("/group/pause", post(actions::pause))
-        .route("/group/resume", post(actions::resume))
-        .route("/group/requeue", post(actions::requeue_dead))
-        .route("/queue/pause", post(actions::pause))
-        .route("/queue/resume", post(actions::resume))
-        .route("/queue/drain", post(actions::drain))
-        .route("/queue/requeue", post(actions::requeue_dead));
+    let changes = CHANGES.split(' ').fold(Router::new(), |changes, path| changes.route(path, post(actions::change)));
     // Without `--allow-changes` there is no route that changes anything.
     let routes = if app.changes.is_some() { routes.merge(changes) } else { routes };
     routes
