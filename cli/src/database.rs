@@ -51,10 +51,8 @@ impl Database {
         let is_argument = given.is_some();
         // A script passed a variable that is not set. A private server would then allow everything.
         let is_empty = given.as_ref().is_some_and(|url| url.trim().is_empty());
-        CliError::refuse_if(
-            is_empty,
-            "--database-url is empty: give a URL, or omit the option to use a private server",
-        )?;
+        let why = "--database-url is empty: give a URL, or omit the option to use a private server";
+        CliError::refuse_if(is_empty, why)?;
         let url = given.map(OsString::from).or_else(|| std::env::var_os("DATABASE_URL")).map(OsString::into_string);
         let url = url.transpose().map_err(|_| CliError::usage("DATABASE_URL is not UTF-8"))?;
         // An empty variable counts as unset.
@@ -103,10 +101,8 @@ impl Database {
             return self.named();
         }
         let running = self.start_private(durable).await?;
-        output::note(format!(
-            "neither --database-url nor DATABASE_URL is set: using a private {}, for this run only",
-            running.private_source().unwrap_or_default()
-        ));
+        let (why, source) = ("neither --database-url nor DATABASE_URL is set", running.private_source());
+        output::note(format!("{why}: using a private {}, for this run only", source.unwrap_or_default()));
         Ok(running)
     }
 
@@ -147,29 +143,20 @@ fn refuse_ignored(url: &str) -> Result<()> {
     let query = url.split('#').next().and_then(|url| url.split_once('?')).map_or("", |(_, query)| query);
     for parameter in query.split('&') {
         let name = parameter.split_once('=').map_or(parameter, |(name, _)| name);
-        let is_setting = |name: &str| name.starts_with("options[") && name.ends_with(']');
         // Part of a password would follow in the message below.
-        CliError::refuse_if(
-            name.contains('@'),
-            "the database URL has a ? before its host: in a password, write it as %3F",
-        )?;
-        let is_known = name.is_empty()
-            || PARAMETERS.split(' ').any(|known| known == name)
-            || is_setting(&name.replace("%5B", "[").replace("%5D", "]"));
-        CliError::refuse_if(
-            !is_known,
-            format_args!("the database URL has the parameter \"{name}\", which has no effect: correct or remove it"),
-        )?;
+        let why = "the database URL has a ? before its host: in a password, write it as %3F";
+        CliError::refuse_if(name.contains('@'), why)?;
+        let setting = name.replace("%5B", "[").replace("%5D", "]");
+        let is_setting = setting.starts_with("options[") && setting.ends_with(']');
+        let is_known = is_setting || name.is_empty() || PARAMETERS.split(' ').any(|known| known == name);
+        let why = format!("the database URL has the parameter \"{name}\", which has no effect: correct or remove it");
+        CliError::refuse_if(!is_known, why)?;
     }
     let mode = std::env::var_os("PGSSLMODE").unwrap_or_default();
     let is_valid = mode.is_empty() || mode.to_str().is_some_and(|mode| mode.parse::<PgSslMode>().is_ok());
-    CliError::refuse_if(
-        !is_valid,
-        format_args!(
-            "PGSSLMODE is \"{}\": use disable, allow, prefer, require, verify-ca or verify-full",
-            mode.to_string_lossy()
-        ),
-    )
+    let mode = mode.to_string_lossy();
+    let why = format!("PGSSLMODE is \"{mode}\": use disable, allow, prefer, require, verify-ca or verify-full");
+    CliError::refuse_if(!is_valid, why)
 }
 
 pub(super) async fn connect_with(options: &PgConnectOptions) -> Result<PgConnection, sqlx::Error> {
@@ -183,7 +170,6 @@ async fn read_limits(mut conn: PgConnection, schema: &Schema) -> Result<Limits, 
     limits
 }
 
-/// The message for a failed connection, with advice if TLS is the cause.
 pub(super) fn cannot_connect(error: sqlx::Error) -> CliError {
     if matches!(error, sqlx::Error::PoolTimedOut) {
         let found = format!("the database did not answer within {PATIENCE:?}");
@@ -244,7 +230,6 @@ impl Running {
     }
 }
 
-/// Returns a line of advice if encryption is missing or misconfigured.
 fn tls_advice(error: &sqlx::Error, has_tls: bool) -> Option<&'static str> {
     let text = error.to_string();
     // Servers word this error differently; sqlx without TLS returns `Tls`.

@@ -65,7 +65,6 @@ async fn show(json: bool, running: &Running) -> Result<()> {
     }
 }
 
-/// Prints a line for each definition of a limit: its time, its author and its rule.
 async fn history(name: &str, running: &Running) -> Result<()> {
     let schema = &running.schema;
     let sql = format!(

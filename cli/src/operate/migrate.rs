@@ -86,10 +86,8 @@ async fn on(args: &MigrateArgs, database: &Database) -> Result<ExitCode> {
         drop(progress);
         if args.json {
             let differences: Vec<_> = drift.iter().map(difference).collect();
-            let ok = drift.is_empty();
-            output::line_if_open(json::line(
-                &json!({"ok": ok, "schema": running.schema.name(), "differences": differences}),
-            ))?;
+            let (ok, schema) = (drift.is_empty(), running.schema.name());
+            output::line_if_open(json::line(&json!({"ok": ok, "schema": schema, "differences": differences})))?;
         } else if drift.is_empty() {
             output::line_if_open(format!("schema \"{}\" matches this release", &running.schema))?;
         } else {

@@ -32,7 +32,6 @@ impl Settings {
         self.get(name)?.parse().ok()
     }
 
-    /// Formats `name=value`, with the source of the value.
     pub(super) fn shown(&self, name: &str) -> String {
         let Some((value, source)) = self.0.get(name) else { return format!("{name} is unknown") };
         let source = match source.as_str() {
@@ -113,7 +112,6 @@ impl Settings {
     }
 }
 
-/// Checks the tightest of three bounds on connections.
 pub(super) async fn connections(session: &mut Session) -> sqlx::Result<Finding> {
     let sql = "SELECT 'of the server', \
                  coalesce(current_setting('max_connections', true)::bigint \

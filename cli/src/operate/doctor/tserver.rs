@@ -18,7 +18,6 @@ pub(super) fn address_on(host: &str) -> String {
     if host.contains(':') { format!("[{host}]:9000") } else { format!("{host}:9000") }
 }
 
-/// Reads such an address, with or without a port.
 pub(super) fn parse_address(text: &str) -> Result<String, &'static str> {
     let authority = text.parse::<http::uri::Authority>().ok().filter(|authority| !authority.host().is_empty());
     let parts = authority.as_ref().map(|authority| (authority.host(), authority.port_u16()));

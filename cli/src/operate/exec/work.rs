@@ -64,7 +64,6 @@ pub(super) async fn work(args: &ExecArgs, lease: &Lease, signals: &mut Signals) 
     status.filter(|_| !is_stopped).map_or(Outcome::Failure(Failure::Lost), Outcome::of_command)
 }
 
-/// How the processes are made to end.
 struct End {
     grace: Duration,
     /// From then on, all are killed.
@@ -73,7 +72,6 @@ struct End {
 }
 
 impl End {
-    /// Sets the time to kill, unless an earlier one is set.
     fn begin(&mut self, grace: Duration) {
         let Some(at) = Instant::now().checked_add(grace) else { return };
         self.kill_at = Some(self.kill_at.map_or(at, |earlier| earlier.min(at)));
@@ -116,7 +114,6 @@ impl End {
     }
 }
 
-/// Waits until the lease is lost, or ends so soon.
 async fn ends_soon(lease: &Lease, early: Duration) {
     loop {
         let left = lease.ends_in().saturating_sub(early);

@@ -69,7 +69,6 @@ pub(super) async fn read(conn: &mut PgConnection, schema: &Schema, seed: u64) ->
     Ok(sample(rows, share.min(0.999_999)))
 }
 
-/// Reads the rows of these buckets, by primary key.
 pub(super) async fn rows_of(conn: &mut PgConnection, schema: &Schema, buckets: &[Bucket]) -> sqlx::Result<Vec<Row>> {
     let sql = format!(
         "SELECT r.* FROM unnest($1::text[], $2::text[]) AS w (name, key) CROSS JOIN LATERAL \
@@ -93,7 +92,6 @@ pub(super) fn distinct(column: &str, table: &str, condition: &str, first: &str, 
     )
 }
 
-/// A query for the names of all limits that have rows.
 pub(super) fn distinct_names(schema: &Schema) -> String {
     distinct("name", &format!("{}.rate_limits", schema.quoted()), "true", "", isize::MAX.unsigned_abs())
 }

@@ -72,7 +72,6 @@ impl Sampler {
         watched.chain(self.asked.keys()).collect::<BTreeSet<_>>().into_iter().cloned().collect()
     }
 
-    /// Whether it is time to read the names and the counts of keys of a large table.
     pub(super) fn must_count(&self, sample: &Sample) -> bool {
         let is_new = |row: &Row| !self.counted.contains_key(&row.name);
         sample.at - self.counted_at > COUNTED_FOR || (!self.is_cut() && sample.rows.iter().any(is_new))
@@ -116,14 +115,10 @@ impl Sampler {
         let exact = |(nth, (name, (_, keys, _))): (usize, (&String, &(f64, u64, f64)))| {
             (name.clone(), (nth < NAMES).then(|| Counted::exact(*keys)))
         };
-        let counted =
-            if is_whole { Some(totals.iter().enumerate().map(exact).collect()) } else { sample.counted.clone() };
-        if let Some(counted) = counted {
-            (self.counted, self.counted_at) = (counted, if is_whole { 0 } else { at });
-        } else {
-            for name in totals.keys() {
-                self.counted.entry(name.clone()).or_default();
-            }
+        match &sample.counted {
+            _ if is_whole => (self.counted, self.counted_at) = (totals.iter().enumerate().map(exact).collect(), 0),
+            Some(counted) => (self.counted, self.counted_at) = (counted.clone(), at),
+            None => totals.keys().for_each(|name| _ = self.counted.entry(name.clone()).or_default()),
         }
         let is_second = is_whole || self.samples.is_multiple_of(2);
         for (name, of_limit) in &mut self.of_limits {
@@ -256,7 +251,6 @@ fn busyness(taken: &History, since: i64, at: i64) -> f64 {
     60.0 * taken.per_second(since, at) + taken.per_minute(at) + taken.bins(at).iter().sum::<f64>() / 1000.0
 }
 
-/// Those that rank highest, in this order. Of equal ones, the first.
 fn largest<T>(mut ranked: Vec<(f64, T)>, most: usize) -> impl Iterator<Item = T> {
     ranked.sort_by(|a, b| b.0.total_cmp(&a.0));
     ranked.into_iter().take(most).map(|(_, of)| of)

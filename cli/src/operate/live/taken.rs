@@ -78,7 +78,6 @@ fn slots_taken(before: Option<&Row>, now: &Row) -> f64 {
     leases(now).into_iter().filter(is_new).map(|lease| lease.slots).sum()
 }
 
-/// The growth of the counts of a sliding window.
 fn taken_in_window(before: Option<&Row>, now: &Row) -> f64 {
     let Some(counts) = SlidingCounts::read(now) else { return 0.0 };
     let Some(earlier) = before.and_then(SlidingCounts::read) else { return now.value };

@@ -79,7 +79,6 @@ impl Default for Coverage {
     }
 }
 
-/// The limits in use at one moment, with their keys.
 #[derive(Clone, Debug, Default, Serialize)]
 pub(crate) struct Snapshot {
     pub(crate) at: i64,

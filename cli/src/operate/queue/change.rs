@@ -10,7 +10,7 @@ use serde_json::json;
 use crate::operate::queue::jobs::{exact, human};
 use crate::operate::queue::{has_jobs, job, jobs_of, must_have, no_such_job, queue};
 use crate::{CliError, Database, Progress, Result, input, json, output, text};
-use pg_limiter::queue::{GroupCounts, JobInfo, JobItem, JobState, Queue};
+use pg_limiter::queue::{GroupCounts, JobInfo, JobItem, JobState};
 use pg_limiter::{Call, Error, InvalidCall, InvalidJob, Item, LeaseId, Limiter, Limits, Op};
 
 pub(crate) enum Became {
@@ -258,49 +258,38 @@ pub(crate) struct DrainArgs {
     json: bool,
 }
 
-impl HoldArgs {
-    /// Changes the queue, and prints what it did. `changed` is a field of JSON; `done` and `undone` follow the name of the queue.
-    async fn apply(
-        self,
-        database: &Database,
-        [changed, done, undone]: [&str; 3],
-        change: impl AsyncFnOnce(&Queue, Option<&str>) -> Result<bool, Error>,
-    ) -> Result<()> {
-        let limiter = database.limiter(Limits::new(), None).await?;
-        let is_changed = change(&queue(&limiter, &self.queue)?, self.group.as_deref()).await?;
-        // A queue may be held before it has jobs, but its name may also be wrong.
-        if !has_jobs(&limiter, &self.queue).await? {
-            if !is_changed {
-                must_have(&limiter, &self.queue).await?;
-            }
-            output::note(format!("the queue \"{}\" has no jobs", text::escaped(&self.queue)));
+/// Pauses or resumes a queue or a group.
+pub(super) async fn hold(args: HoldArgs, database: &Database, is_pause: bool) -> Result<()> {
+    let limiter = database.limiter(Limits::new(), None).await?;
+    let queue = queue(&limiter, &args.queue)?;
+    let is_changed = match (is_pause, &args.group) {
+        (true, Some(group)) => queue.pause_group(group).await?,
+        (true, None) => queue.pause().await?,
+        (false, Some(group)) => queue.resume_group(group).await?,
+        (false, None) => queue.resume().await?,
+    };
+    // A queue may be held before it has jobs, but its name may also be wrong.
+    if !has_jobs(&limiter, &args.queue).await? {
+        if !is_changed {
+            must_have(&limiter, &args.queue).await?;
         }
-        output::line(if self.json {
-            json::line(&json!({"ok": true, "queue": self.queue, "group": self.group, changed: is_changed}))
-        } else {
-            let (what, name) = self.group.as_ref().map_or(("queue", &self.queue), |group| ("group", group));
-            format!("the {what} \"{}\" {}", text::escaped(name), if is_changed { done } else { undone })
-        })
+        output::note(format!("the queue \"{}\" has no jobs", text::escaped(&args.queue)));
     }
-}
-
-pub(super) async fn pause(args: HoldArgs, database: &Database) -> Result<()> {
-    let texts = ["paused", "starts no job until it is resumed", "was paused before"];
-    args.apply(database, texts, async |queue, group| match group {
-        Some(group) => queue.pause_group(group).await,
-        None => queue.pause().await,
-    })
-    .await
-}
-
-pub(super) async fn resume(args: HoldArgs, database: &Database) -> Result<()> {
-    let undone =
-        if args.group.is_some() { "is not paused, and does not wait" } else { "is neither paused nor draining" };
-    args.apply(database, ["resumed", "starts its jobs again", undone], async |queue, group| match group {
-        Some(group) => queue.resume_group(group).await,
-        None => queue.resume().await,
-    })
-    .await
+    if args.json {
+        let changed = if is_pause { "paused" } else { "resumed" };
+        return output::line(json::line(
+            &json!({"ok": true, "queue": args.queue, "group": args.group, changed: is_changed}),
+        ));
+    }
+    let (what, name) = args.group.as_ref().map_or(("queue", &args.queue), |group| ("group", group));
+    let state = match (is_pause, is_changed) {
+        (true, true) => "starts no job until it is resumed",
+        (true, false) => "was paused before",
+        (false, true) => "starts its jobs again",
+        (false, false) if args.group.is_some() => "is not paused, and does not wait",
+        (false, false) => "is neither paused nor draining",
+    };
+    output::line(format!("the {what} \"{}\" {state}", text::escaped(name)))
 }
 
 pub(super) async fn drain(args: DrainArgs, database: &Database) -> Result<()> {

@@ -11,7 +11,7 @@ use crate::text::{escaped, quoted};
 use crate::{CliError, Database, Progress, Result, output};
 pub(crate) use change::{Became, cancel, requeue};
 use change::{CancelArgs, DiscardArgs, DrainArgs, HoldArgs, RequeueArgs};
-use change::{cancel_jobs, discard_jobs, drain, pause, requeue_jobs, resume};
+use change::{cancel_jobs, discard_jobs, drain, hold, requeue_jobs};
 use pg_limiter::queue::{JobFilter, JobInfo, JobState, Queue, Queues};
 use pg_limiter::{Error, Limiter, Limits};
 
@@ -45,8 +45,8 @@ pub(crate) async fn run(command: QueueCommand, database: &Database) -> Result<Ex
     match command {
         QueueCommand::Ls(args) => ls(args, database).await?,
         QueueCommand::Show { id, json } => show(id, json, database).await?,
-        QueueCommand::Pause(args) => pause(args, database).await?,
-        QueueCommand::Resume(args) => resume(args, database).await?,
+        QueueCommand::Pause(args) => hold(args, database, true).await?,
+        QueueCommand::Resume(args) => hold(args, database, false).await?,
         QueueCommand::Drain(args) => drain(args, database).await?,
         QueueCommand::Requeue(args) => return requeue_jobs(args, database).await,
         QueueCommand::Cancel(args) => return cancel_jobs(args, database).await,

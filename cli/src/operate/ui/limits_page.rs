@@ -195,7 +195,6 @@ fn one_limit(app: &App, snapshot: &Snapshot, limit: &LimitView) -> Markup {
     }
 }
 
-/// The rows of a bucket of this capacity, side by side.
 pub(super) fn shards(bucket: &BucketView, capacity: Option<f64>) -> Markup {
     let values: Vec<f64> = bucket.shards.iter().map(|row| row.value).collect();
     let share = capacity.map_or(0.0, |capacity| capacity / values.len() as f64);
@@ -209,7 +208,6 @@ pub(super) fn shards(bucket: &BucketView, capacity: Option<f64>) -> Markup {
     }
 }
 
-/// The busiest keys and the emptiest ones, or the blocked ones of a gate.
 fn both_tables(app: &App, snapshot: &Snapshot, limit: &LimitView, most: usize) -> Markup {
     let is_gate = limit.emptiest.first().is_some_and(|key| key.bucket.meaning == Meaning::Blocked);
     let (title, left, full) = match limit.capacity {
@@ -241,7 +239,6 @@ fn both_tables(app: &App, snapshot: &Snapshot, limit: &LimitView, most: usize) -
     }
 }
 
-/// The balance with a meter, or what is stored.
 fn left_of(of: &KeyView, now: i64) -> Markup {
     html! {
         @match (of.balance, of.capacity, of.left()) {

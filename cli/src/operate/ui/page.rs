@@ -84,7 +84,6 @@ impl App {
         self.keys.named(shown).ok_or_else(|| PageError(StatusCode::NOT_FOUND, unknown.to_owned()))
     }
 
-    /// Refuses a form that this server has not made.
     pub(super) fn own_form(&self, given: &str) -> Result<(), PageError> {
         let refusal = "This form is not of this run of pg-limiter. Load the page again.";
         let is_own = self.access.equal(given, &self.access.form);
