@@ -61,13 +61,15 @@ pub(crate) async fn peek(args: PeekKeyArgs, database: &Database) -> Result<()> {
     refuse_impossible(Op::Peek, &call, &limits, json)?;
     let is_gate = limits.get(&name).is_some_and(|limit| limit.kind() == Kind::Gate);
     let limiter = database.limiter(limits, secret).await?;
-    let _progress = Progress::of("waiting for the database");
+    let progress = Progress::of("waiting for the database");
     let key = forms.find(&limiter, &name, false).await?;
     let item = Item::new(&*name, &*key).count(0);
-    output::line(match is_gate {
+    let text = match is_gate {
         true => of_gate(limiter.is_blocked(item).await?, json),
         false => of_bucket(&limiter.peek(item).await?, Some(key).filter(|key| *key != given), json),
-    })
+    };
+    drop(progress);
+    output::line(text)
 }
 
 /// `other_key`: the form of the key that is stored, if it is not the given one.
@@ -106,8 +108,9 @@ pub(crate) async fn decide(op: Op, args: DecideArgs, database: &Database) -> Res
     let call = if reserve { call.reserve() } else { call };
     refuse_impossible(op, &call, &limits, json)?;
     let limiter = database.limiter(limits, secret).await?;
-    let _progress = Progress::of("waiting for the database");
+    let progress = Progress::of("waiting for the database");
     let decision = if op == Op::Check { limiter.check(call).await? } else { limiter.limit(call).await? };
+    drop(progress);
     output::line_if_open(if json { json::line(&json::decision(&decision)) } else { human(&decision) })?;
     Ok(ExitCode::from(u8::from(decision.is_denied())))
 }

@@ -48,7 +48,7 @@ pub(crate) async fn reset(args: ResetArgs, database: &Database) -> Result<ExitCo
     let call = Call::from(Item::new((&*args.name, any), forms.usual()));
     call.validate(Op::Reset, &Limits::new()).map_err(CliError::usage)?;
     let limiter = database.limiter(Limits::new(), None).await?;
-    let _progress = Progress::of(format!("resetting the limit \"{}\"", args.name));
+    let progress = Progress::of(format!("resetting the limit \"{}\"", args.name));
     let rows = if args.all_keys {
         limiter.reset_all_keys(&args.name).await?
     } else {
@@ -62,6 +62,7 @@ pub(crate) async fn reset(args: ResetArgs, database: &Database) -> Result<ExitCo
         };
         limiter.transaction(reset).await.map(i64::unsigned_abs)?
     };
+    drop(progress);
     let ok = rows > 0 || !args.must_exist;
     output::line_if_open(match (rows, args.json) {
         (rows, true) => json::line(&json!({"ok": ok, "rows": rows})),
@@ -95,7 +96,7 @@ pub(crate) async fn forget(args: ForgetArgs, database: &Database) -> Result<()> 
     let key_secret = args.secret.read()?;
     let forms = Forms::new(args.key, args.exact, key_secret.clone());
     let limiter = database.limiter(limits, key_secret).await?;
-    let _progress = Progress::of("deleting what is stored about the key");
+    let progress = Progress::of("deleting what is stored about the key");
     let keys = forms.every(&limiter).await?;
     let mut sums = [0; 4];
     // Every form in a transaction of its own.
@@ -103,6 +104,7 @@ pub(crate) async fn forget(args: ForgetArgs, database: &Database) -> Result<()> 
         let Forgotten { buckets, jobs, running, answers, .. } = limiter.forget(key).await?;
         sums.iter_mut().zip([buckets, jobs, running, answers]).for_each(|(sum, number)| *sum += number);
     }
+    drop(progress);
     let [buckets, jobs, running, answers] = sums;
     let mut fields = json!({"buckets": buckets, "jobs": jobs, "running": running, "answers": answers});
     if let [_, others @ ..] = &keys[..]
@@ -142,5 +144,6 @@ pub(crate) async fn prune(args: PruneArgs, database: &Database) -> Result<()> {
         fields["dead_jobs"] = jobs.into();
         removed += &format!(" and {}", many(jobs, "dead job"));
     }
+    drop(progress);
     output::line(if args.json { json::line(&fields) } else { format!("done, {removed} removed") })
 }

@@ -8,9 +8,9 @@ use clap::Args;
 use serde_json::json;
 
 use crate::operate::queue::jobs::{exact, human};
-use crate::operate::queue::{has_jobs, job, jobs_of, must_have, no_such_job, queue};
+use crate::operate::queue::{has_jobs, job, must_have, no_such_job, of_queue, queue};
 use crate::{CliError, Database, Progress, Result, input, json, output, text};
-use pg_limiter::queue::{GroupCounts, JobInfo, JobItem, JobState};
+use pg_limiter::queue::{GroupCounts, JobInfo, JobItem, JobState, Queues};
 use pg_limiter::{Call, Error, InvalidCall, InvalidJob, Item, LeaseId, Limiter, Limits, Op};
 
 pub(crate) enum Became {
@@ -143,14 +143,16 @@ pub(super) async fn requeue_jobs(args: RequeueArgs, database: &Database) -> Resu
     let limiter = database.limiter(limits, None).await?;
     let ids = match &args.dead {
         None => args.ids,
-        Some(queue) => dead(&limiter, queue, args.group.as_deref(), args.json).await?,
+        Some(queue) => dead(&limiter, queue, args.group, args.json).await?,
     };
     each(&limiter, "requeueing jobs", &ids, args.json, requeue).await
 }
 
-async fn dead(limiter: &Limiter, queue: &str, group: Option<&str>, json: bool) -> Result<Vec<i64>> {
+async fn dead(limiter: &Limiter, queue: &str, group: Option<String>, json: bool) -> Result<Vec<i64>> {
     let _progress = Progress::of("reading the dead jobs");
-    let jobs = jobs_of(limiter, Some(queue), group, Some(JobState::Dead), u32::MAX).await?;
+    let mut filter = of_queue(Some(queue));
+    (filter.group, filter.state) = (group, Some(JobState::Dead));
+    let jobs = Queues::new(limiter).jobs(&filter, u32::MAX).await?;
     if jobs.is_empty() {
         must_have(limiter, queue).await?;
         if !json {
@@ -296,7 +298,7 @@ pub(super) async fn drain(args: DrainArgs, database: &Database) -> Result<()> {
     let queue = queue(&database.limiter(Limits::new(), None).await?, &args.queue)?;
     let name = text::escaped(&args.queue);
     let mut left = queue.drain().await?;
-    let _progress = args.wait.then(|| Progress::of("waiting for the jobs that are left"));
+    let progress = args.wait.then(|| Progress::of("waiting for the jobs that are left"));
     let mut is_noted = false;
     while args.wait && left > 0 {
         tokio::time::sleep(COUNTED_EVERY).await;
@@ -312,6 +314,7 @@ pub(super) async fn drain(args: DrainArgs, database: &Database) -> Result<()> {
             output::note("jobs that are left wait in a queue or group that is paused: resume it, or cancel them");
         }
     }
+    drop(progress);
     let jobs = text::many(left, "job");
     output::line(match args.json {
         true => json::line(&json!({"ok": true, "queue": args.queue, "jobs": left})),

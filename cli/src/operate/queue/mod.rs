@@ -13,7 +13,7 @@ pub(crate) use change::{Became, cancel, requeue};
 use change::{CancelArgs, DiscardArgs, DrainArgs, HoldArgs, RequeueArgs};
 use change::{cancel_jobs, discard_jobs, drain, hold, requeue_jobs};
 use pg_limiter::queue::{JobFilter, JobInfo, JobState, Queue, Queues};
-use pg_limiter::{Error, Limiter, Limits};
+use pg_limiter::{Limiter, Limits};
 
 #[derive(Debug, Subcommand)]
 pub(crate) enum QueueCommand {
@@ -80,12 +80,13 @@ pub(crate) struct LsArgs {
 
 async fn ls(args: LsArgs, database: &Database) -> Result<()> {
     let limiter = database.limiter(Limits::new(), None).await?;
-    let _progress = Progress::of("reading the queues");
+    let progress = Progress::of("reading the queues");
     let are_jobs = args.jobs || args.state.is_some() || args.group.is_some();
     let mut lines = if are_jobs { list_jobs(&args, &limiter).await? } else { list_groups(&args, &limiter).await? };
     if let (true, Some(queue)) = (lines.is_empty(), &args.queue) {
         must_have(&limiter, queue).await?;
     }
+    drop(progress);
     if lines.is_empty() && !args.json {
         lines.push("no jobs".to_owned());
     }
@@ -103,8 +104,9 @@ async fn list_groups(args: &LsArgs, limiter: &Limiter) -> Result<Vec<String>> {
 async fn list_jobs(args: &LsArgs, limiter: &Limiter) -> Result<Vec<String>> {
     let most = args.limit.unwrap_or(JOBS_LISTED);
     // One more than is listed, to see if there are more.
-    let mut listed =
-        jobs_of(limiter, args.queue.as_deref(), args.group.as_deref(), args.state, most.saturating_add(1)).await?;
+    let mut filter = of_queue(args.queue.as_deref());
+    (filter.group, filter.state) = (args.group.clone(), args.state);
+    let mut listed = Queues::new(limiter).jobs(&filter, most.saturating_add(1)).await?;
     cut(&mut listed, most, "jobs");
     Ok(if args.json { listed.iter().map(jobs::json).collect::<Result<_, _>>()? } else { jobs::job_table(&listed) })
 }
@@ -134,18 +136,10 @@ pub(crate) fn no_such_job(id: i64) -> String {
     format!("there is no job {id}; it may have been pruned")
 }
 
-async fn jobs_of(
-    limiter: &Limiter,
-    queue: Option<&str>,
-    group: Option<&str>,
-    state: Option<JobState>,
-    most: u32,
-) -> Result<Vec<JobInfo>, Error> {
+fn of_queue(name: Option<&str>) -> JobFilter {
     let mut filter = JobFilter::default();
-    filter.queue = queue.map(str::to_owned);
-    filter.group = group.map(str::to_owned);
-    filter.state = state;
-    Queues::new(limiter).jobs(&filter, most).await
+    filter.queue = name.map(str::to_owned);
+    filter
 }
 
 fn queue(limiter: &Limiter, name: &str) -> Result<Queue> {
@@ -153,7 +147,7 @@ fn queue(limiter: &Limiter, name: &str) -> Result<Queue> {
 }
 
 async fn has_jobs(limiter: &Limiter, queue: &str) -> Result<bool> {
-    Ok(!jobs_of(limiter, Some(queue), None, None, 1).await?.is_empty())
+    Ok(!Queues::new(limiter).jobs(&of_queue(Some(queue)), 1).await?.is_empty())
 }
 
 /// Returns an error if the queue does not exist: a queue exists while it has jobs, or is paused or draining.
