@@ -8,7 +8,7 @@ use serde_json::json;
 
 use crate::limit_args::{LimitArgs, finite};
 use crate::operate::stored::{ExactArgs, Forms};
-use crate::text::{self, parse_length};
+use crate::text;
 use crate::{CliError, Database, KeySecretArgs, Progress, Result, json, output};
 use pg_limiter::{Balances, Call, Decision, InvalidCall, Item, Kind, Limit, Limiter, Limits, Op, Outcome};
 
@@ -29,14 +29,6 @@ pub(crate) struct PeekArgs {
 }
 
 #[derive(Args, Debug)]
-pub(crate) struct PeekKeyArgs {
-    #[command(flatten)]
-    what: PeekArgs,
-    #[command(flatten)]
-    exact: ExactArgs,
-}
-
-#[derive(Args, Debug)]
 pub(crate) struct DecideArgs {
     #[command(flatten)]
     what: PeekArgs,
@@ -53,8 +45,8 @@ pub(crate) struct DecideArgs {
     reserve: bool,
 }
 
-pub(crate) async fn peek(args: PeekKeyArgs, database: &Database) -> Result<()> {
-    let PeekKeyArgs { what: PeekArgs { name, key: given, limit, secret, json }, exact } = args;
+pub(crate) async fn peek(args: PeekArgs, exact: ExactArgs, database: &Database) -> Result<()> {
+    let PeekArgs { name, key: given, limit, secret, json } = args;
     let (limits, secret) = (limit.limits(&name, database).await?, secret.read()?);
     let forms = Forms::new(given.clone(), exact, secret.clone());
     let call = Call::from(Item::new(&*name, forms.usual()).count(0));
@@ -142,7 +134,7 @@ fn human(decision: &Decision) -> String {
 }
 
 #[derive(Args, Debug)]
-pub(crate) struct UnblockArgs {
+pub(crate) struct GateArgs {
     /// Name of the gate; its definition is not needed
     name: String,
     /// Key of the gate, such as an address
@@ -156,19 +148,10 @@ pub(crate) struct UnblockArgs {
     json: bool,
 }
 
-#[derive(Args, Debug)]
-pub(crate) struct BlockArgs {
-    #[command(flatten)]
-    what: UnblockArgs,
-    /// How long to block the key, such as 90s, 1h or 7d. A block that lasts longer stays
-    #[arg(value_name = "LENGTH", value_parser = parse_length)]
-    length: Duration,
-}
-
-pub(crate) async fn block(args: BlockArgs, database: &Database) -> Result<()> {
-    let (json, given) = (args.what.json, args.what.key.clone());
-    let (limiter, gate, key) = gate(args.what, database, true).await?;
-    let rest = limiter.block(gate, args.length).await?;
+pub(crate) async fn block(args: GateArgs, length: Duration, database: &Database) -> Result<()> {
+    let (json, given) = (args.json, args.key.clone());
+    let (limiter, gate, key) = gate(args, database, true).await?;
+    let rest = limiter.block(gate, length).await?;
     output::line(match (json, Some(&key).filter(|key| **key != given)) {
         (true, None) => json::line(&json!({"blocked_ms": json::milliseconds(rest)})),
         (true, Some(key)) => json::line(&json!({"blocked_ms": json::milliseconds(rest), "key": key})),
@@ -177,7 +160,7 @@ pub(crate) async fn block(args: BlockArgs, database: &Database) -> Result<()> {
     })
 }
 
-pub(crate) async fn unblock(args: UnblockArgs, database: &Database) -> Result<()> {
+pub(crate) async fn unblock(args: GateArgs, database: &Database) -> Result<()> {
     let json = args.json;
     let (limiter, gate, _) = gate(args, database, false).await?;
     let rest = limiter.is_blocked(gate.clone()).await?;
@@ -190,7 +173,7 @@ pub(crate) async fn unblock(args: UnblockArgs, database: &Database) -> Result<()
 }
 
 /// The key of a gate, in the form that is stored, as an item and as a text.
-async fn gate(args: UnblockArgs, database: &Database, notes: bool) -> Result<(Limiter, Item, String)> {
+async fn gate(args: GateArgs, database: &Database, notes: bool) -> Result<(Limiter, Item, String)> {
     let key_secret = args.secret.read()?;
     let forms = Forms::new(args.key, args.exact, key_secret.clone());
     let limiter = database.limiter(Limits::new(), key_secret).await?;

@@ -14,9 +14,11 @@ pub(crate) mod top;
 pub(crate) mod ui;
 
 use std::process::ExitCode;
+use std::time::Duration;
 
 use clap::Subcommand;
 
+use crate::text::parse_length;
 use crate::{Database, Result};
 use pg_limiter::Op;
 
@@ -31,18 +33,36 @@ pub(crate) enum Command {
     /// Decide like `limit`, but take nothing
     Check(decide::DecideArgs),
     /// Print the balance of a bucket
-    Peek(decide::PeekKeyArgs),
+    Peek {
+        #[command(flatten)]
+        what: decide::PeekArgs,
+        #[command(flatten)]
+        exact: stored::ExactArgs,
+    },
     /// Reset a key, or all keys of a limit: their buckets are full again
     Reset(removal::ResetArgs),
     /// Block a key of a gate for a time: calls on it are denied
-    Block(decide::BlockArgs),
+    Block {
+        #[command(flatten)]
+        what: decide::GateArgs,
+        /// How long to block the key, such as 90s, 1h or 7d. A block that lasts longer stays
+        #[arg(value_name = "LENGTH", value_parser = parse_length)]
+        length: Duration,
+    },
     /// End the block of a key of a gate
-    Unblock(decide::UnblockArgs),
+    Unblock(decide::GateArgs),
     /// Delete what is stored about a key, in all limits, queues and answers: for a request to erase personal data
     Forget(removal::ForgetArgs),
     /// Remove the rows of idle keys: their buckets are full with a row or without. Run it from cron. With
     /// --dead-older-than, also remove dead jobs of all queues
-    Prune(removal::PruneArgs),
+    Prune {
+        /// Also remove jobs, of all queues, that have been dead for at least this long, such as 30d
+        #[arg(long, value_name = "LENGTH", value_parser = parse_length)]
+        dead_older_than: Option<Duration>,
+        /// Print JSON
+        #[arg(long)]
+        json: bool,
+    },
     /// Print the stored limits, or store those of a file
     #[command(subcommand)]
     Limits(limits::LimitsCommand),
@@ -73,11 +93,11 @@ pub(crate) async fn run(command: Command, database: Database) -> Result<ExitCode
 async fn run_on(database: &Database, command: Command) -> Result<ExitCode> {
     match command {
         Command::Grants(args) => migrate::grants(&args, database)?,
-        Command::Peek(args) => decide::peek(args, database).await?,
-        Command::Block(args) => decide::block(args, database).await?,
+        Command::Peek { what, exact } => decide::peek(what, exact, database).await?,
+        Command::Block { what, length } => decide::block(what, length, database).await?,
         Command::Unblock(args) => decide::unblock(args, database).await?,
         Command::Forget(args) => removal::forget(args, database).await?,
-        Command::Prune(args) => removal::prune(args, database).await?,
+        Command::Prune { dead_older_than, json } => removal::prune(dead_older_than, json, database).await?,
         Command::Ui(args) => ui::run(args, database).await?,
         // The exit code of these depends on what they find.
         Command::Migrate(args) => return migrate::run(args, database).await,

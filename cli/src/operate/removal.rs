@@ -9,7 +9,7 @@ use serde_json::json;
 use sqlx::{AssertSqlSafe, PgConnection};
 
 use crate::operate::stored::{ExactArgs, Forms};
-use crate::text::{escaped, many, parse_length, quoted};
+use crate::text::{escaped, many, quoted};
 use crate::{CliError, Database, KeySecretArgs, Progress, Result, input, json, output};
 use pg_limiter::{Call, Error, Forgotten, InvalidCall, Item, Limit, Limits, Op};
 
@@ -122,28 +122,18 @@ pub(crate) async fn forget(args: ForgetArgs, database: &Database) -> Result<()> 
     })
 }
 
-#[derive(Args, Debug)]
-pub(crate) struct PruneArgs {
-    /// Also remove jobs, of all queues, that have been dead for at least this long, such as 30d
-    #[arg(long, value_name = "LENGTH", value_parser = parse_length)]
-    dead_older_than: Option<Duration>,
-    /// Print JSON
-    #[arg(long)]
-    json: bool,
-}
-
-pub(crate) async fn prune(args: PruneArgs, database: &Database) -> Result<()> {
+pub(crate) async fn prune(dead_older_than: Option<Duration>, json: bool, database: &Database) -> Result<()> {
     let limiter = database.limiter(Limits::new(), None).await?;
     let progress = Progress::of("removing the rows of idle keys");
     let rows = limiter.prune().await?;
     let mut fields = json!({"ok": true, "rows": rows});
     let mut removed = many(rows, "row");
-    if let Some(dead_for) = args.dead_older_than {
+    if let Some(dead_for) = dead_older_than {
         progress.now("removing dead jobs");
         let jobs = pg_limiter::queue::Queues::new(&limiter).prune_dead(dead_for).await?;
         fields["dead_jobs"] = jobs.into();
         removed += &format!(" and {}", many(jobs, "dead job"));
     }
     drop(progress);
-    output::line(if args.json { json::line(&fields) } else { format!("done, {removed} removed") })
+    output::line(if json { json::line(&fields) } else { format!("done, {removed} removed") })
 }

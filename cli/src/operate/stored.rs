@@ -138,9 +138,8 @@ impl Forms {
         names: &[String],
     ) -> Result<Stored, sqlx::Error> {
         // Each form is looked up by the primary key, even if the table was never analyzed.
-        let settings =
-            "SET LOCAL enable_hashjoin = off; SET LOCAL enable_mergejoin = off; SET LOCAL enable_seqscan = off";
-        sqlx::raw_sql(settings).execute(&mut *conn).await?;
+        let plan = "SET LOCAL enable_hashjoin = off; SET LOCAL enable_mergejoin = off; SET LOCAL enable_seqscan = off";
+        sqlx::raw_sql(plan).execute(&mut *conn).await?;
         let pairs = names.iter().flat_map(|name| self.all.iter().map(move |form| (name, form)));
         let pairs: Vec<(&String, &String)> = pairs.collect();
         let sql = format!(

@@ -37,9 +37,8 @@ fn judge_engine(text: &str) -> (Finding, bool) {
     let version = text.strip_prefix("PostgreSQL ").and_then(|rest| rest.split_whitespace().next());
     let version = version.filter(|_| other.is_none()).unwrap_or_default();
     let release = pg_limiter::Engine::yugabyte_release(version);
-    let mut numbers =
-        release.unwrap_or(version).split(|c: char| !c.is_ascii_digit()).map_while(|part| part.parse().ok());
-    let finding = match (release, numbers.next(), numbers.next()) {
+    let mut parts = release.unwrap_or(version).split(|c: char| !c.is_ascii_digit()).map_while(|part| part.parse().ok());
+    let finding = match (release, parts.next(), parts.next()) {
         (None, Some(major), _) => judge_postgres(version, major),
         (Some(release), Some(year), Some(half)) if (year, half) < OLDEST_YUGABYTE => {
             Finding::problem(format!("YugabyteDB {release} is too old")).advise("Update to YugabyteDB 2024.2 or later.")
@@ -139,9 +138,8 @@ const SEQUENCE: &str = "_test_clock";
 /// Checks for a test clock, which `TestClock` of the library's feature `testing` installs. Returns `None` if there is none.
 pub(super) async fn test_clock(session: &mut Session) -> sqlx::Result<Option<Finding>> {
     let (functions, sequence) = (&session.functions, session.table(SEQUENCE));
-    let installed =
-        format!("SELECT count(*) FROM {functions} WHERE p.proname = '_clock' AND p.prosrc LIKE '%{SEQUENCE}%'");
-    if session.row::<(i64,)>(&installed).await? == (0,) {
+    let sql = format!("SELECT count(*) FROM {functions} WHERE p.proname = '_clock' AND p.prosrc LIKE '%{SEQUENCE}%'");
+    if session.row::<(i64,)>(&sql).await? == (0,) {
         return Ok(None);
     }
     let (ahead,): (i64,) = session.row(&format!("SELECT last_value FROM {sequence}")).await?;

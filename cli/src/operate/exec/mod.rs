@@ -108,9 +108,8 @@ async fn acquire(limiter: &Limiter, args: &ExecArgs, signals: &mut Signals) -> R
                 Some(_) => ": it runs elsewhere, or the lease of a run that was cut off has not ended".to_owned(),
                 None => format!(": a lease ends in {}, unless it is renewed", text::wait(retry_after)),
             };
-            let key =
-                if args.key.is_empty() { String::new() } else { format!(" for \"{}\"", text::escaped(&args.key)) };
-            output::note(format!("no slot of \"{}\"{key} is free{free}", args.name));
+            let of = if args.key.is_empty() { String::new() } else { format!(" for \"{}\"", text::escaped(&args.key)) };
+            output::note(format!("no slot of \"{}\"{of} is free{free}", args.name));
             return Ok(Err(Outcome::Failure(Failure::NoSlot)));
         }
         if !has_waited {

@@ -35,20 +35,17 @@ async fn each(
             Some(job) => act(limiter, job).await?,
             None => Became::Refused(None, no_such_job(*id)),
         };
-        if let Became::Refused(_, why) = &became {
-            code = ExitCode::from(2);
-            output::note(why);
-        }
         progress.add(1);
-        let line = match became {
-            Became::Done(_, (name, value)) if as_json => json::line(&json!({"ok": true, "id": id, name: value})),
-            Became::Refused(state, why) if as_json => {
-                json::line(&json!({"ok": false, "id": id, "state": state.map(JobState::as_str), "message": why}))
+        let (fields, text) = match became {
+            Became::Done(what, (name, value)) => (json!({"ok": true, "id": id, name: value}), Some(what)),
+            Became::Refused(state, why) => {
+                code = ExitCode::from(2);
+                output::note(&why);
+                (json!({"ok": false, "id": id, "state": state.map(JobState::as_str), "message": why}), None)
             }
-            Became::Done(what, _) => format!("job {id} {what}"),
-            Became::Refused(..) => continue,
         };
-        output::line_if_open(line)?;
+        let text = text.map(|what| format!("job {id} {what}"));
+        output::lines_if_open(if as_json { Some(json::line(&fields)) } else { text })?;
     }
     Ok(code)
 }
@@ -80,24 +77,14 @@ async fn job_limits(file: Option<&Path>, database: &Database) -> Result<Limits> 
     }
 }
 
-#[derive(Args, Debug)]
-pub(crate) struct CancelArgs {
-    /// Ids of the jobs to cancel, which must be scheduled or available
-    #[arg(value_name = "ID", required = true)]
-    ids: Vec<i64>,
-    /// Limits file that defines the limits of the jobs, to return their tokens: TOML, or JSON if its name ends in .json;
-    /// `-` is standard input [default: the limits stored in the database]
-    #[arg(long, value_name = "FILE")]
-    limits: Option<PathBuf>,
-    /// Print JSON, one object per line
-    #[arg(long)]
+pub(super) async fn cancel_jobs(
+    ids: &[i64],
+    file: Option<PathBuf>,
     json: bool,
-}
-
-pub(super) async fn cancel_jobs(args: CancelArgs, database: &Database) -> Result<ExitCode> {
-    let limits = job_limits(args.limits.as_deref(), database).await?;
-    let limiter = database.limiter(limits, None).await?;
-    each(&limiter, "cancelling jobs", &args.ids, args.json, cancel).await
+    database: &Database,
+) -> Result<ExitCode> {
+    let limiter = database.limiter(job_limits(file.as_deref(), database).await?, None).await?;
+    each(&limiter, "cancelling jobs", ids, json, cancel).await
 }
 
 pub(crate) async fn cancel(limiter: &Limiter, job: JobInfo) -> Result<Became> {
@@ -139,8 +126,7 @@ pub(crate) struct RequeueArgs {
 }
 
 pub(super) async fn requeue_jobs(args: RequeueArgs, database: &Database) -> Result<ExitCode> {
-    let limits = job_limits(args.limits.as_deref(), database).await?;
-    let limiter = database.limiter(limits, None).await?;
+    let limiter = database.limiter(job_limits(args.limits.as_deref(), database).await?, None).await?;
     let ids = match &args.dead {
         None => args.ids,
         Some(queue) => dead(&limiter, queue, args.group, args.json).await?,
@@ -180,26 +166,13 @@ pub(crate) async fn requeue(limiter: &Limiter, job: JobInfo) -> Result<Became> {
     }
 }
 
-#[derive(Args, Debug)]
-pub(crate) struct DiscardArgs {
-    /// Ids of the jobs to discard, which must be dead
-    #[arg(value_name = "ID", required_unless_present = "queue")]
-    ids: Vec<i64>,
-    /// Discard all dead jobs of this queue; with ids, only those of them that are in this queue
-    #[arg(long, value_name = "QUEUE")]
-    queue: Option<String>,
-    /// Print JSON, one object per line
-    #[arg(long)]
-    json: bool,
-}
-
-pub(super) async fn discard_jobs(args: DiscardArgs, database: &Database) -> Result<ExitCode> {
+pub(super) async fn discard_jobs(ids: &[i64], of: Option<String>, json: bool, database: &Database) -> Result<ExitCode> {
     let limiter = database.limiter(Limits::new(), None).await?;
-    match &args.queue {
-        Some(queue) if args.ids.is_empty() => discard_all(&limiter, queue, args.json).await,
-        queue => {
-            let act = async |limiter: &Limiter, job| discard(limiter, job, queue.as_deref()).await;
-            each(&limiter, "discarding jobs", &args.ids, args.json, act).await
+    match of.as_deref() {
+        Some(queue) if ids.is_empty() => discard_all(&limiter, queue, json).await,
+        of => {
+            let act = async |limiter: &Limiter, job| discard(limiter, job, of).await;
+            each(&limiter, "discarding jobs", ids, json, act).await
         }
     }
 }
@@ -248,18 +221,6 @@ pub(crate) struct HoldArgs {
     json: bool,
 }
 
-#[derive(Args, Debug)]
-pub(crate) struct DrainArgs {
-    /// The queue
-    queue: String,
-    /// Wait until no job is left
-    #[arg(long)]
-    wait: bool,
-    /// Print JSON
-    #[arg(long)]
-    json: bool,
-}
-
 /// Pauses or resumes a queue or a group.
 pub(super) async fn hold(args: HoldArgs, database: &Database, is_pause: bool) -> Result<()> {
     let limiter = database.limiter(Limits::new(), None).await?;
@@ -294,18 +255,18 @@ pub(super) async fn hold(args: HoldArgs, database: &Database, is_pause: bool) ->
     output::line(format!("the {what} \"{}\" {state}", text::escaped(name)))
 }
 
-pub(super) async fn drain(args: DrainArgs, database: &Database) -> Result<()> {
-    let queue = queue(&database.limiter(Limits::new(), None).await?, &args.queue)?;
-    let name = text::escaped(&args.queue);
+pub(super) async fn drain(name: &str, wait: bool, json: bool, database: &Database) -> Result<()> {
+    let queue = queue(&database.limiter(Limits::new(), None).await?, name)?;
+    let shown = text::escaped(name);
     let mut left = queue.drain().await?;
-    let progress = args.wait.then(|| Progress::of("waiting for the jobs that are left"));
+    let progress = wait.then(|| Progress::of("waiting for the jobs that are left"));
     let mut is_noted = false;
-    while args.wait && left > 0 {
+    while wait && left > 0 {
         tokio::time::sleep(COUNTED_EVERY).await;
         let groups = queue.group_counts().await?;
         let is_resumed = groups.first().is_some_and(|group| !group.is_draining);
         let jobs = text::many(left, "job");
-        let refusal = format!("the queue \"{name}\" was resumed while {jobs} waited or ran; drain it again");
+        let refusal = format!("the queue \"{shown}\" was resumed while {jobs} waited or ran; drain it again");
         CliError::refuse_if(is_resumed, refusal)?;
         let unended = |group: &GroupCounts| group.scheduled + group.available + group.running;
         left = groups.iter().map(unended).sum();
@@ -316,8 +277,8 @@ pub(super) async fn drain(args: DrainArgs, database: &Database) -> Result<()> {
     }
     drop(progress);
     let jobs = text::many(left, "job");
-    output::line(match args.json {
-        true => json::line(&json!({"ok": true, "queue": args.queue, "jobs": left})),
-        false => format!("the queue \"{name}\" takes no new jobs until it is resumed; left in it: {jobs}"),
+    output::line(match json {
+        true => json::line(&json!({"ok": true, "queue": name, "jobs": left})),
+        false => format!("the queue \"{shown}\" takes no new jobs until it is resumed; left in it: {jobs}"),
     })
 }

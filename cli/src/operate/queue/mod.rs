@@ -3,6 +3,7 @@
 mod change;
 mod jobs;
 
+use std::path::PathBuf;
 use std::process::ExitCode;
 
 use clap::{Args, Subcommand};
@@ -10,7 +11,7 @@ use clap::{Args, Subcommand};
 use crate::text::{escaped, quoted};
 use crate::{CliError, Database, Progress, Result, output};
 pub(crate) use change::{Became, cancel, requeue};
-use change::{CancelArgs, DiscardArgs, DrainArgs, HoldArgs, RequeueArgs};
+use change::{HoldArgs, RequeueArgs};
 use change::{cancel_jobs, discard_jobs, drain, hold, requeue_jobs};
 use pg_limiter::queue::{JobFilter, JobInfo, JobState, Queue, Queues};
 use pg_limiter::{Limiter, Limits};
@@ -34,11 +35,41 @@ pub(crate) enum QueueCommand {
     /// Start the jobs of a queue or group again that is paused or draining, or for which a handler asked to wait
     Resume(HoldArgs),
     /// Let a queue run empty: it takes no new jobs until it is resumed, and works off those that it has
-    Drain(DrainArgs),
+    Drain {
+        /// The queue
+        queue: String,
+        /// Wait until no job is left
+        #[arg(long)]
+        wait: bool,
+        /// Print JSON
+        #[arg(long)]
+        json: bool,
+    },
     /// Cancel jobs that have not started, and return their tokens
-    Cancel(CancelArgs),
+    Cancel {
+        /// Ids of the jobs to cancel, which must be scheduled or available
+        #[arg(value_name = "ID", required = true)]
+        ids: Vec<i64>,
+        /// Limits file that defines the limits of the jobs, to return their tokens: TOML, or JSON if its name ends in .json;
+        /// `-` is standard input [default: the limits stored in the database]
+        #[arg(long, value_name = "FILE")]
+        limits: Option<PathBuf>,
+        /// Print JSON, one object per line
+        #[arg(long)]
+        json: bool,
+    },
     /// Remove dead jobs
-    Discard(DiscardArgs),
+    Discard {
+        /// Ids of the jobs to discard, which must be dead
+        #[arg(value_name = "ID", required_unless_present = "queue")]
+        ids: Vec<i64>,
+        /// Discard all dead jobs of this queue; with ids, only those of them that are in this queue
+        #[arg(long, value_name = "QUEUE")]
+        queue: Option<String>,
+        /// Print JSON, one object per line
+        #[arg(long)]
+        json: bool,
+    },
 }
 
 pub(crate) async fn run(command: QueueCommand, database: &Database) -> Result<ExitCode> {
@@ -47,10 +78,10 @@ pub(crate) async fn run(command: QueueCommand, database: &Database) -> Result<Ex
         QueueCommand::Show { id, json } => show(id, json, database).await?,
         QueueCommand::Pause(args) => hold(args, database, true).await?,
         QueueCommand::Resume(args) => hold(args, database, false).await?,
-        QueueCommand::Drain(args) => drain(args, database).await?,
+        QueueCommand::Drain { queue, wait, json } => drain(&queue, wait, json, database).await?,
         QueueCommand::Requeue(args) => return requeue_jobs(args, database).await,
-        QueueCommand::Cancel(args) => return cancel_jobs(args, database).await,
-        QueueCommand::Discard(args) => return discard_jobs(args, database).await,
+        QueueCommand::Cancel { ids, limits, json } => return cancel_jobs(&ids, limits, json, database).await,
+        QueueCommand::Discard { ids, queue, json } => return discard_jobs(&ids, queue, json, database).await,
     }
     Ok(ExitCode::SUCCESS)
 }

@@ -129,9 +129,8 @@ pub(super) async fn frame(State(app): Shared, request: Request, next: Next) -> R
     }
     let text = match axum::body::to_bytes(response.into_body(), 1000).await {
         Ok(bytes) if !bytes.is_empty() => {
-            let text =
-                String::from_utf8_lossy(&bytes).replace("Failed to deserialize form body", "the form is invalid");
-            shown(&text.replace("Failed to deserialize query string", "the link is invalid"), 200)
+            let why = String::from_utf8_lossy(&bytes).replace("Failed to deserialize form body", "the form is invalid");
+            shown(&why.replace("Failed to deserialize query string", "the link is invalid"), 200)
         }
         _ if status == StatusCode::METHOD_NOT_ALLOWED => "use the forms of the pages".to_owned(),
         _ => status.to_string(),
