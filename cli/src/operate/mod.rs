@@ -1,14 +1,13 @@
 //! The commands that operate a limiter in use: they change, watch and examine a database.
 
-pub(crate) mod decide;
 pub(crate) mod doctor;
 pub(crate) mod exec;
 pub(crate) mod export;
+pub(crate) mod keys;
 pub(crate) mod limits;
 pub(crate) mod live;
 pub(crate) mod migrate;
 pub(crate) mod queue;
-pub(crate) mod removal;
 pub(crate) mod stored;
 pub(crate) mod top;
 pub(crate) mod ui;
@@ -29,30 +28,30 @@ pub(crate) enum Command {
     /// Print the grants that a role needs for what it does, and nothing else
     Grants(migrate::GrantsArgs),
     /// Take tokens, or report when they will be available
-    Limit(decide::DecideArgs),
+    Limit(keys::DecideArgs),
     /// Decide like `limit`, but take nothing
-    Check(decide::DecideArgs),
+    Check(keys::DecideArgs),
     /// Print the balance of a bucket
     Peek {
         #[command(flatten)]
-        what: decide::PeekArgs,
+        what: keys::PeekArgs,
         #[command(flatten)]
         exact: stored::ExactArgs,
     },
     /// Reset a key, or all keys of a limit: their buckets are full again
-    Reset(removal::ResetArgs),
+    Reset(keys::ResetArgs),
     /// Block a key of a gate for a time: calls on it are denied
     Block {
         #[command(flatten)]
-        what: decide::GateArgs,
+        what: keys::GateArgs,
         /// How long to block the key, such as 90s, 1h or 7d. A block that lasts longer stays
         #[arg(value_name = "LENGTH", value_parser = parse_length)]
         length: Duration,
     },
     /// End the block of a key of a gate
-    Unblock(decide::GateArgs),
+    Unblock(keys::GateArgs),
     /// Delete what is stored about a key, in all limits, queues and answers: for a request to erase personal data
-    Forget(removal::ForgetArgs),
+    Forget(keys::ForgetArgs),
     /// Remove the rows of idle keys: their buckets are full with a row or without. Run it from cron. With
     /// --dead-older-than, also remove dead jobs of all queues
     Prune {
@@ -93,17 +92,17 @@ pub(crate) async fn run(command: Command, database: Database) -> Result<ExitCode
 async fn run_on(database: &Database, command: Command) -> Result<ExitCode> {
     match command {
         Command::Grants(args) => migrate::grants(&args, database)?,
-        Command::Peek { what, exact } => decide::peek(what, exact, database).await?,
-        Command::Block { what, length } => decide::block(what, length, database).await?,
-        Command::Unblock(args) => decide::unblock(args, database).await?,
-        Command::Forget(args) => removal::forget(args, database).await?,
-        Command::Prune { dead_older_than, json } => removal::prune(dead_older_than, json, database).await?,
+        Command::Peek { what, exact } => keys::peek(what, exact, database).await?,
+        Command::Block { what, length } => keys::block(what, length, database).await?,
+        Command::Unblock(args) => keys::unblock(args, database).await?,
+        Command::Forget(args) => keys::forget(args, database).await?,
+        Command::Prune { dead_older_than, json } => keys::prune(dead_older_than, json, database).await?,
         Command::Ui(args) => ui::run(args, database).await?,
         // The exit code of these depends on what they find.
         Command::Migrate(args) => return migrate::run(args, database).await,
-        Command::Limit(args) => return decide::decide(Op::Limit, args, database).await,
-        Command::Check(args) => return decide::decide(Op::Check, args, database).await,
-        Command::Reset(args) => return removal::reset(args, database).await,
+        Command::Limit(args) => return keys::decide(Op::Limit, args, database).await,
+        Command::Check(args) => return keys::decide(Op::Check, args, database).await,
+        Command::Reset(args) => return keys::reset(args, database).await,
         Command::Limits(command) => return limits::run(command, database).await,
         Command::Queue(command) => return queue::run(command, database).await,
         Command::Top(args) => return top::run(args, database).await,

@@ -5,7 +5,6 @@ mod bucket;
 mod keys;
 mod queues;
 mod sample;
-mod sampler;
 mod taken;
 #[cfg(test)]
 pub(crate) mod tests;
@@ -28,8 +27,7 @@ pub(crate) use bucket::{BucketView, Meaning};
 pub(crate) use keys::{BUCKETS, Balance, KeyBucket};
 use pg_limiter::{Error, Limits, Schema, TransactionLimiter};
 pub(crate) use queues::{GroupView, JobView, LISTED, QueueView, ReservedView};
-use sample::Sample;
-use sampler::Sampler;
+use sample::{Sample, Sampler};
 pub(crate) use view::{Counted, Coverage, How, KeyView, LimitView, Snapshot};
 
 const CONNECTIONS: u32 = 4;
