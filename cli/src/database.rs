@@ -117,8 +117,7 @@ impl Database {
     }
 }
 
-/// Parses the URL. No message shows it, because it may contain a password. Connections have a name in `pg_stat_activity`: that of
-/// the URL or of `PGAPPNAME`, or else `pg-limiter`.
+/// No message shows the URL: it may contain a password. Without a name in it or in `PGAPPNAME`, connections are named `pg-limiter`.
 fn parse(url: &str) -> Result<PgConnectOptions> {
     let is_postgres = ["postgres://", "postgresql://"].iter().any(|scheme| url.starts_with(scheme));
     let why = "the database URL does not begin with postgres://: use postgres://user:password@host/name";

@@ -140,8 +140,7 @@ fn privileges(session: &Session, drift: &[Drift]) -> Finding {
     extra.reduce(Finding::and).unwrap_or_else(none)
 }
 
-/// Publications with which no row of a table can be changed: a column list without a column of the primary key, or a row filter on
-/// another column. Returns `None` if there is none.
+/// Publications with which no row can be changed: with a column list that lacks a part of the primary key, or a filter on other columns.
 pub(super) async fn publications(session: &mut Session) -> sqlx::Result<Option<Finding>> {
     // As JSON, because older servers lack these columns. A filter depends on the columns that it uses.
     let sql = format!(

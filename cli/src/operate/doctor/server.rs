@@ -1,5 +1,4 @@
-//! Checks the engine, the isolation levels, the clock, which is the only one that limits use, and the connection: its encryption,
-//! whether the server's certificate is verified, and a pooler on its way.
+//! Checks the engine, the isolation levels, the clock, and the connection: its encryption, and a pooler on its way.
 
 use std::collections::BTreeSet;
 use std::net::IpAddr;

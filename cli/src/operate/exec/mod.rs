@@ -54,8 +54,7 @@ async fn hold(args: &ExecArgs, database: &Database) -> Result<Outcome> {
     Ok(outcome)
 }
 
-/// Releases the slots and returns these tokens, in one transaction. Returns whether the slots were held. If they were not, another
-/// run may have begun, and the tokens stay spent.
+/// Releases the slots, and returns these tokens if the slots were held: if not, another run may have begun. In one transaction.
 async fn release(limiter: &Limiter, args: &ExecArgs, lease: Lease, names: &[String]) -> Result<bool, Error> {
     if args.once_every.is_none() || names.is_empty() {
         return lease.release().await;

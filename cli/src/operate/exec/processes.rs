@@ -220,8 +220,7 @@ impl Processes {
     }
 }
 
-/// A process that ends the command if this one is killed or stopped with SIGKILL or SIGSTOP, which it cannot handle. Without the
-/// guard, the command would go on after the end of the lease. The guard and its timers are a process group.
+/// A process that ends the command if this one gets SIGKILL or SIGSTOP, which it cannot handle: see `guard.sh`.
 struct Guard {
     shell: Child,
     has_ended: bool,

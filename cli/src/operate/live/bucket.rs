@@ -110,8 +110,7 @@ impl BucketView {
         }
     }
 
-    /// Whether the bucket may have fewer tokens than its capacity. If the limit has changed since the last write, the stored time
-    /// does not show it.
+    /// Whether the bucket may not be full. If the limit has changed since the last write, the stored time does not show it.
     pub(super) fn may_be_used(&self, limit: Option<&Limit>, now: i64) -> bool {
         let Some(limit) = limit.filter(|_| self.is_full(now)) else { return !self.is_full(now) };
         let periods = (now - self.since) as f64 / period_micros(limit).max(1) as f64;

@@ -15,14 +15,14 @@ const WHOLE: i64 = 50_000;
 /// The size in pages up to which a table may be one.
 const WHOLE_PAGES: i64 = 8_192;
 /// About this many pages of a larger one are read at a time.
-pub(super) const SAMPLE_PAGES: i64 = 256;
+const SAMPLE_PAGES: i64 = 256;
 /// The most limits that are listed: the first ones, by name.
-pub(super) const NAMES: usize = 500;
+const NAMES: usize = 500;
 
 pub(super) type Bucket = (String, String);
 
 /// The number of keys of each limit that has rows, by name; `None` for a limit that is not among the first [`NAMES`].
-pub(super) type KeyCounts = BTreeMap<String, Option<Counted>>;
+type KeyCounts = BTreeMap<String, Option<Counted>>;
 
 #[derive(Default)]
 pub(super) struct Sample {

@@ -24,8 +24,7 @@ impl Refill {
         Self { limit: limit.copied(), ..Self::default() }
     }
 
-    /// Returns the tokens, or slots, that were taken from one row since `before`. It is a lower bound if nothing shows how
-    /// many were refilled. It is negative if tokens were returned, or moved here from another row of the bucket.
+    /// The tokens or slots that were taken since `before`, or at least so many. Negative: returned, or moved here from another row.
     pub(super) fn taken(&mut self, before: Option<&Row>, now: &Row) -> f64 {
         if let Some(counts) = &now.detail {
             return if counts.first() == Some(&-1.0) { slots_taken(before, now) } else { taken_in_window(before, now) };

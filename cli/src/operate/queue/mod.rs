@@ -112,8 +112,20 @@ pub(crate) struct LsArgs {
 async fn ls(args: LsArgs, database: &Database) -> Result<()> {
     let limiter = database.limiter(Limits::new(), None).await?;
     let progress = Progress::of("reading the queues");
-    let are_jobs = args.jobs || args.state.is_some() || args.group.is_some();
-    let mut lines = if are_jobs { list_jobs(&args, &limiter).await? } else { list_groups(&args, &limiter).await? };
+    let queues = Queues::new(&limiter);
+    let mut lines: Vec<String> = if args.jobs || args.state.is_some() || args.group.is_some() {
+        let most = args.limit.unwrap_or(JOBS_LISTED);
+        let mut filter = of_queue(args.queue.as_deref());
+        (filter.group, filter.state) = (args.group, args.state);
+        // One more than is listed, to see if there are more.
+        let mut listed = queues.jobs(&filter, most.saturating_add(1)).await?;
+        cut(&mut listed, most, "jobs");
+        if args.json { listed.iter().map(jobs::json).collect::<Result<_>>()? } else { jobs::job_table(&listed) }
+    } else {
+        let mut listed = queues.group_counts(args.queue.as_deref()).await?;
+        cut(&mut listed, args.limit.unwrap_or(u32::MAX), "groups");
+        if args.json { listed.iter().map(jobs::group_json).collect() } else { jobs::group_table(&listed) }
+    };
     if let (true, Some(queue)) = (lines.is_empty(), &args.queue) {
         must_have(&limiter, queue).await?;
     }
@@ -122,24 +134,6 @@ async fn ls(args: LsArgs, database: &Database) -> Result<()> {
         lines.push("no jobs".to_owned());
     }
     output::lines(lines)
-}
-
-async fn list_groups(args: &LsArgs, limiter: &Limiter) -> Result<Vec<String>> {
-    let mut listed = Queues::new(limiter).group_counts(args.queue.as_deref()).await?;
-    if let Some(most) = args.limit {
-        cut(&mut listed, most, "groups");
-    }
-    Ok(if args.json { listed.iter().map(jobs::group_json).collect() } else { jobs::group_table(&listed) })
-}
-
-async fn list_jobs(args: &LsArgs, limiter: &Limiter) -> Result<Vec<String>> {
-    let most = args.limit.unwrap_or(JOBS_LISTED);
-    // One more than is listed, to see if there are more.
-    let mut filter = of_queue(args.queue.as_deref());
-    (filter.group, filter.state) = (args.group.clone(), args.state);
-    let mut listed = Queues::new(limiter).jobs(&filter, most.saturating_add(1)).await?;
-    cut(&mut listed, most, "jobs");
-    Ok(if args.json { listed.iter().map(jobs::json).collect::<Result<_, _>>()? } else { jobs::job_table(&listed) })
 }
 
 fn cut<T>(listed: &mut Vec<T>, most: u32, what: &str) {

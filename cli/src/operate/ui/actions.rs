@@ -57,8 +57,7 @@ impl<S: Send + Sync> FromRequest<S> for Fields {
 
 const SHOWN_FOR: Duration = Duration::from_secs(60);
 
-/// The last change of each page by the URL of the page, if it was just made: when, what a link calls it, and what the page says. A
-/// link cannot show a change that was not made, or that another one has followed.
+/// The last change of each page, by its URL: when, what a link calls it, and what the page says. No link shows what was not done.
 #[derive(Default)]
 pub(super) struct Done(Mutex<HashMap<String, (Instant, &'static str, &'static str)>>);
 
