@@ -63,59 +63,16 @@ pub(super) async fn by_hand(session: &mut Session, role: &Role) -> sqlx::Result<
 
 type Names = BTreeSet<&'static str>;
 
-/// The installed functions of a use that the role may call, and those that it may not.
-struct Rights {
-    of: Use,
-    may: Names,
-    not: Names,
-}
-
-/// `installed` has for each function its name, its signature, and whether the role may call it.
-fn rights(of: Use, installed: &[(String, String, bool)]) -> Rights {
+/// The functions of a use that the role may call, and those that it may not. `installed` has for each function its name, its
+/// signature, and whether the role may call it.
+fn rights(of: Use, installed: &[(String, String, bool)]) -> (Use, Names, Names) {
     // Another check reports functions that are not installed.
     let may_call = |function: &str| {
         let found = installed.iter().filter(|(name, signature, _)| name == function || signature == function);
         found.map(|(_, _, may)| *may).reduce(|one, other| one && other)
     };
     let functions = |may| of.functions().map(|one| one.signature).filter(|one| may_call(one) == Some(may)).collect();
-    Rights { of, may: functions(true), not: functions(false) }
-}
-
-/// The uses that the role has all grants for, with single functions of others; those without grants; and those that lack a part.
-type Judgement = (Vec<String>, Vec<&'static str>, Vec<(Use, Names)>);
-
-/// A role needs the grants of its uses only, and no one says which these are. So a use counts as meant if the role may call
-/// functions that no other one explains; of several such uses, the one that lacks the fewest.
-fn judge_uses(installed: &[(String, String, bool)], reads: bool) -> Judgement {
-    let (mut may_call, mut lacks) = (Vec::new(), Vec::new());
-    let uses = Use::ALL.map(|of| rights(of, installed));
-    let mut unexplained: Names = uses.iter().flat_map(|rights| &rights.may).copied().collect();
-    for Rights { of, may, not } in &uses {
-        if not.is_empty() && !may.is_empty() && (reads || of.relations().is_empty()) {
-            may_call.push((*of, of.to_string()));
-            unexplained.retain(|function| !may.contains(function));
-        }
-    }
-    let app = rights(Use::App, installed).may;
-    for Rights { of, may, .. } in uses.iter().filter(|rights| !rights.of.needs_all()) {
-        let some: Vec<_> = may.intersection(&unexplained).copied().collect();
-        if !some.is_empty() && (!some.iter().all(|function| app.contains(function)) || app.is_subset(may)) {
-            may_call.push((*of, format!("{of} (only {})", some.join(", "))));
-            unexplained.retain(|function| !may.contains(function));
-        }
-    }
-    while !unexplained.is_empty() {
-        let meant = uses
-            .iter()
-            .filter(|Rights { of, may, not }| of.needs_all() && !not.is_empty() && !may.is_disjoint(&unexplained));
-        let Some(Rights { of, may, not }) = meant.min_by_key(|rights| rights.not.len()) else { break };
-        lacks.push((*of, not.clone()));
-        unexplained.retain(|function| !may.contains(function));
-    }
-    let (named, may): (Vec<Use>, _) = may_call.into_iter().unzip();
-    let is_named = |of: &Use| named.contains(of) || lacks.iter().any(|(lacking, _)| lacking == of);
-    let may_not = Use::ALL.into_iter().filter(|of| !is_named(of)).map(Use::name).collect();
-    (may, may_not, lacks)
+    (of, functions(true), functions(false))
 }
 
 pub(super) async fn calls(session: &mut Session, role: &Role) -> sqlx::Result<Finding> {
@@ -133,7 +90,7 @@ pub(super) async fn calls(session: &mut Session, role: &Role) -> sqlx::Result<Fi
         session.schema_literal
     );
     let (usage, reads) = session.row(&sql).await?;
-    let finding = judge(session, role, judge_uses(&installed, reads), usage);
+    let finding = judge(session, role, &installed, usage, reads);
     let roles = grantees(session).await?;
     Ok(finding.and((!roles.is_empty()).then(|| Finding::ok(format!("granted to: {}", roles.join(", "))))))
 }
@@ -162,12 +119,41 @@ async fn grantees(session: &mut Session) -> sqlx::Result<Vec<String>> {
     Ok(session.rows(&sql).await?.into_iter().map(described).collect())
 }
 
-fn judge(session: &Session, role: &Role, (may, may_not, lacks): Judgement, usage: bool) -> Finding {
+/// A role needs the grants of its uses only, and no one says which these are. So a use counts as meant if the role may call
+/// functions that no other one explains; of several such uses, the one that lacks the fewest.
+fn judge(session: &Session, role: &Role, installed: &[(String, String, bool)], usage: bool, reads: bool) -> Finding {
     let Role { name, quoted, may_do_all } = role;
     if let Some(found) = may_do_all {
         return Finding::note(format!("{found}: the privileges of the application's role are not checked"))
             .advise("Use the URL of the application.");
     }
+    let (mut may_call, mut lacks): (Vec<_>, Vec<(Use, &Names)>) = (Vec::new(), Vec::new());
+    let uses = Use::ALL.map(|of| rights(of, installed));
+    let mut unexplained: Names = uses.iter().flat_map(|(_, may, _)| may).copied().collect();
+    for (of, may, not) in &uses {
+        if not.is_empty() && !may.is_empty() && (reads || of.relations().is_empty()) {
+            may_call.push((*of, of.to_string()));
+            unexplained.retain(|function| !may.contains(function));
+        }
+    }
+    let (_, app, _) = rights(Use::App, installed);
+    for (of, may, _) in uses.iter().filter(|(of, ..)| !of.needs_all()) {
+        let some: Vec<_> = may.intersection(&unexplained).copied().collect();
+        if !some.is_empty() && (!some.iter().all(|function| app.contains(function)) || app.is_subset(may)) {
+            may_call.push((*of, format!("{of} (only {})", some.join(", "))));
+            unexplained.retain(|function| !may.contains(function));
+        }
+    }
+    while !unexplained.is_empty() {
+        let needs_more = |(of, _, not): &&(Use, Names, Names)| of.needs_all() && !not.is_empty();
+        let meant = uses.iter().filter(needs_more).filter(|(_, may, _)| !may.is_disjoint(&unexplained));
+        let Some((of, may, not)) = meant.min_by_key(|(.., not)| not.len()) else { break };
+        lacks.push((*of, not));
+        unexplained.retain(|function| !may.contains(function));
+    }
+    let (named, may): (Vec<Use>, Vec<String>) = may_call.into_iter().unzip();
+    let is_named = |of: &Use| named.contains(of) || lacks.iter().any(|(lacking, _)| lacking == of);
+    let may_not: Vec<_> = Use::ALL.into_iter().filter(|of| !is_named(of)).map(Use::name).collect();
     let usage = (!usage).then(|| {
         Finding::problem(format!("the role {name} may not use the schema \"{}\"", session.schema))
             .advise(format!("GRANT USAGE ON SCHEMA {} TO {quoted};", session.schema.quoted()))

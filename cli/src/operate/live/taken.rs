@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use crate::operate::export::Row;
-use crate::operate::live::bucket::{Lease, SlidingCounts, leases};
+use crate::operate::live::view::{Lease, SlidingCounts, leases};
 use crate::text::period_micros;
 use pg_limiter::{Kind, Limit};
 
@@ -152,7 +152,7 @@ mod tests {
     use std::time::Duration;
 
     use super::*;
-    use crate::operate::live::bucket::tests::row;
+    use crate::operate::live::view::tests::row;
 
     const SECOND: i64 = 1_000_000;
 
