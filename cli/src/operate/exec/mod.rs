@@ -186,24 +186,43 @@ async fn work(args: &ExecArgs, lease: &Lease, signals: &mut Signals) -> Outcome 
             return Outcome::Failure(Failure::NotStarted);
         }
     };
-    let mut end = End { grace: args.grace, kill_at: None, has_warned: false };
+    // From then on, all are killed.
+    let mut kill_at = None;
     // So early before its end a lease that is not renewed is given up, so that the command has ended by then.
     let early = if args.on_lost == OnLost::Stop { lease.ends_in() / 6 } else { Duration::ZERO };
     let mut beats = tokio::time::interval(early.max(LEAST_BEAT));
-    let (mut is_lost, mut is_stopped) = (false, false);
+    let (mut is_lost, mut is_stopped, mut has_warned) = (false, false, false);
     loop {
         processes.update(lease, early).await;
         if processes.is_over() {
             break;
         }
-        end.advance(&mut processes);
+        // What is left after the command has ended must end, too, and after the grace everything.
+        if processes.status.is_some() {
+            processes.terminate_rest();
+            kill_at = earlier(kill_at, args.grace);
+        }
+        if let Some(late) = kill_at.and_then(|at| Instant::now().checked_duration_since(at)) {
+            processes.kill();
+            if late > STUCK && !has_warned {
+                has_warned = true;
+                let (what, names) = ("cannot stop these processes of the command", processes.names());
+                output::note(format!("{what}: {names}; the slots stay taken until they end"));
+            }
+        }
         tokio::select! {
             biased;
             () = ends_soon(lease, early), if !is_lost => {
                 is_lost = true;
                 is_stopped = args.on_lost == OnLost::Stop && processes.status.is_none();
                 if args.on_lost == OnLost::Stop {
-                    end.stop(&mut processes, lease);
+                    let (left, why) = match lease.ends_in() {
+                        Duration::ZERO => (Duration::MAX, "was lost"),
+                        left => (left, "is not renewed in time and ends soon"),
+                    };
+                    output::note(format!("the lease {why}: stopping the command"));
+                    kill_at = earlier(kill_at, args.grace.min(left));
+                    processes.terminate();
                 } else {
                     output::note("the lease was lost, and the command goes on: others may hold the slots");
                 }
@@ -211,11 +230,11 @@ async fn work(args: &ExecArgs, lease: &Lease, signals: &mut Signals) -> Outcome 
             signal = signals.next() => {
                 processes.forward(signal);
                 if signal == TERM {
-                    end.begin(args.grace);
+                    kill_at = earlier(kill_at, args.grace);
                 }
             }
             () = processes.change() => {}
-            () = end.due() => {}
+            () = due(kill_at) => {}
             // If this process is stopped, the command ends when it would lose the lease.
             _ = beats.tick(), if !early.is_zero() && !is_lost => {
                 processes.hold(lease.ends_in().saturating_sub(early).max(LEAST_BEAT));
@@ -227,53 +246,16 @@ async fn work(args: &ExecArgs, lease: &Lease, signals: &mut Signals) -> Outcome 
     status.filter(|_| !is_stopped).map_or(Outcome::Failure(Failure::Lost), Outcome::of_command)
 }
 
-struct End {
-    grace: Duration,
-    /// From then on, all are killed.
-    kill_at: Option<Instant>,
-    has_warned: bool,
+/// The time after this grace, or the time that is set if it is earlier.
+fn earlier(set: Option<Instant>, grace: Duration) -> Option<Instant> {
+    set.into_iter().chain(Instant::now().checked_add(grace)).min()
 }
 
-impl End {
-    fn begin(&mut self, grace: Duration) {
-        let Some(at) = Instant::now().checked_add(grace) else { return };
-        self.kill_at = Some(self.kill_at.map_or(at, |earlier| earlier.min(at)));
-    }
-
-    /// The lease is over, or nearly.
-    fn stop(&mut self, processes: &mut Processes, lease: &Lease) {
-        let (left, why) = match lease.ends_in() {
-            Duration::ZERO => (Duration::MAX, "was lost"),
-            left => (left, "is not renewed in time and ends soon"),
-        };
-        output::note(format!("the lease {why}: stopping the command"));
-        self.begin(self.grace.min(left));
-        processes.terminate();
-    }
-
-    /// What is left after the command has ended must end, too, and after the grace everything.
-    fn advance(&mut self, processes: &mut Processes) {
-        if processes.status.is_some() {
-            processes.terminate_rest();
-            self.begin(self.grace);
-        }
-        let Some(late) = self.kill_at.and_then(|at| Instant::now().checked_duration_since(at)) else { return };
-        processes.kill();
-        if late > STUCK && !self.has_warned {
-            self.has_warned = true;
-            let names = processes.names();
-            output::note(format!(
-                "cannot stop these processes of the command: {names}; the slots stay taken until they end"
-            ));
-        }
-    }
-
-    /// Returns at the time to kill, and never after it.
-    async fn due(&self) {
-        match self.kill_at {
-            Some(at) if at > Instant::now() => tokio::time::sleep_until(at.into()).await,
-            _ => std::future::pending().await,
-        }
+/// Returns at the time, and never after it.
+async fn due(at: Option<Instant>) {
+    match at {
+        Some(at) if at > Instant::now() => tokio::time::sleep_until(at.into()).await,
+        _ => std::future::pending().await,
     }
 }
 
