@@ -5,8 +5,7 @@ use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use axum::Form;
-use axum::extract::rejection::FormRejection;
-use axum::extract::{FromRequest, Request, State};
+use axum::extract::State;
 use axum::http::{StatusCode, Uri};
 use axum::response::Redirect;
 use maud::{Markup, html};
@@ -41,20 +40,6 @@ pub(super) fn act(app: &App, [name, button, action]: [&str; 3], fields: &[(&str,
     }
 }
 
-/// The fields of such a form.
-pub(super) struct Fields(Wanted);
-
-impl<S: Send + Sync> FromRequest<S> for Fields {
-    type Rejection = FormRejection;
-
-    async fn from_request(request: Request, state: &S) -> Result<Self, FormRejection> {
-        let plain = |value: String| serde_json::from_str(&value).unwrap_or(value);
-        let Form(of) = Form::<Wanted>::from_request(request, state).await?;
-        let (limit, key, queue, group) = (plain(of.limit), of.key.map(plain), of.queue.map(plain), of.group.map(plain));
-        Ok(Self(Wanted { limit, key, queue, group, id: plain(of.id), ..of }))
-    }
-}
-
 const SHOWN_FOR: Duration = Duration::from_secs(60);
 
 /// The last change of each page, by its URL: when, what a link calls it, and what the page says. No link shows what was not done.
@@ -86,8 +71,11 @@ pub(super) const CHANGES: &str = "/key/reset /key/credit /key/unblock /job/reque
 type Changed = Result<(String, &'static str, &'static str), PageError>;
 
 /// Makes the change of this path, and leads back to the page of what was changed.
-pub(super) async fn change(State(app): Shared, uri: Uri, Fields(of): Fields) -> Result<Redirect, PageError> {
+pub(super) async fn change(State(app): Shared, uri: Uri, Form(of): Form<Wanted>) -> Result<Redirect, PageError> {
     app.own_form(&of.form)?;
+    let plain = |value: String| serde_json::from_str(&value).unwrap_or(value);
+    let (limit, key, queue, group) = (plain(of.limit), of.key.map(plain), of.queue.map(plain), of.group.map(plain));
+    let of = Wanted { limit, key, queue, group, id: plain(of.id), ..of };
     let refusal = "Nothing can be changed: start pg-limiter ui with --allow-changes.";
     let limiter = app.changes.as_ref().ok_or_else(|| PageError(StatusCode::FORBIDDEN, refusal.to_owned()))?;
     limiter.replace_limits(app.live.limits());

@@ -31,7 +31,6 @@ use crate::signals::interrupt;
 use crate::{CliError, Database, KeySecretArgs, Keys, Result, Running, input, output};
 use access::{Access, random_token};
 use actions::{CHANGES, Done};
-use demo::Demo;
 use format::encoded;
 use page::{JOB_NUMBER, Page, PageError, Wanted, number, table, unexpected};
 use pg_limiter::{KeySecret, Limiter, Limits, Schema};
@@ -77,7 +76,7 @@ pub(crate) async fn run(args: UiArgs, database: &Database) -> Result<()> {
     let address = listener.local_addr().map_err(CliError::failed)?;
     let token = if token.is_none() && !address.ip().is_loopback() { Some(random_token()?) } else { token };
     let interrupted = interrupt();
-    let demo = if args.demo { Some(Demo::start(&running, live.limits()).await?) } else { None };
+    let mut demo = if args.demo { Some(demo::start(&running, live.limits()).await?) } else { None };
     let changes = match args.allow_changes {
         true => Some(running.limiter_on(running.pool(CHANGING).await?, live.limits(), None)),
         false => None,
@@ -107,13 +106,15 @@ pub(crate) async fn run(args: UiArgs, database: &Database) -> Result<()> {
     #[cfg(feature = "study")]
     what_if::close(&app.sandbox).await;
     app.live.close().await;
-    if let Some(limiter) = &app.changes {
+    let mut limiters = Vec::from_iter(&app.changes);
+    if let Some((tasks, limiter)) = &mut demo {
+        output::note("ending the private server");
+        tasks.shutdown().await;
+        limiters.push(limiter);
+    }
+    for limiter in limiters {
         limiter.close().await;
         limiter.pool().close().await;
-    }
-    if let Some(demo) = demo {
-        output::note("ending the private server");
-        demo.stop().await;
     }
     result
 }
