@@ -143,7 +143,6 @@ pub(crate) struct Row {
 pub(crate) const COLUMNS: &str = "name, key, shard, shards, value, ts, idle_at, detail";
 
 impl FromRow<'_, PgRow> for Row {
-    /// Reads [`COLUMNS`].
     fn from_row(row: &PgRow) -> Result<Self, sqlx::Error> {
         let (name, key, shard, shards, value, ts, idle_at, detail) = FromRow::from_row(row)?;
         Ok(Self { name, key, shard, shards, value, ts, idle_at, detail, balance: None })

@@ -8,16 +8,13 @@ use crate::operate::doctor::{Finding, Session, Settings};
 use crate::operate::export::CLOCK;
 use crate::text::{age, grouped, many, one_line};
 
-/// Fewer dead rows than this are not reported.
 const MANY_DEAD: u64 = 10_000;
 /// With at least this many dead versions, and this many for each live row, the versions of a hot row are not removed.
 const MANY_VERSIONS: u64 = 1_000;
 const MANY_OF_A_ROW: u64 = 10;
-/// Fewer updates than this are not judged.
 const MANY_UPDATES: u64 = 10_000;
 const IN_PLACE: f64 = 0.9;
 
-/// A table, from the server's statistics.
 #[derive(Clone, Debug, Default, Deserialize)]
 pub(crate) struct Table {
     pub(crate) name: String,
@@ -132,7 +129,6 @@ impl Table {
 const PAGES: f64 = 1024.0;
 /// The number of rows to read on an engine that cannot sample pages.
 const ROWS: u32 = 20_000;
-/// Fewer idle rows than this do not matter.
 const MANY_IDLE: f64 = 10_000.0;
 
 /// Idle rows mean the same as no row, and `prune` removes them.

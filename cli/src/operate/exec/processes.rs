@@ -111,9 +111,26 @@ impl Processes {
         self.status.is_some() && self.living().map_or_else(is_group_empty, |living| living.is_empty())
     }
 
-    /// What lives, or `None` if the system has no list.
+    /// The processes of the group, and the descendants of this process: not the foreign children, their groups and their descendants.
+    /// `None`: the system has no list.
     fn living(&self) -> Option<Vec<Process>> {
-        members(self.leader, &self.foreign)
+        let is_foreign = |id: &Pid| self.foreign.contains(id);
+        let mut rest = all()?;
+        rest.retain(|process| !is_foreign(&process.id) && !process.group.as_ref().is_some_and(is_foreign));
+        let mut parents = HashSet::from([process::getpid()]);
+        let mut members = Vec::new();
+        loop {
+            let is_member = |process: &Process| {
+                process.group == Some(self.leader) || process.parent.is_some_and(|parent| parents.contains(&parent))
+            };
+            let (found, others): (Vec<_>, _) = rest.into_iter().partition(is_member);
+            if found.is_empty() {
+                return Some(members);
+            }
+            parents.extend(found.iter().map(|process| process.id));
+            members.extend(found);
+            rest = others;
+        }
     }
 
     pub(crate) fn forward(&mut self, number: i32) {
@@ -285,24 +302,4 @@ fn is_orphaned() -> bool {
 fn children() -> Vec<Pid> {
     let parent = Some(process::getpid());
     all().unwrap_or_default().iter().filter(|process| process.parent == parent).map(|process| process.id).collect()
-}
-
-/// The processes of the group, and the descendants of this process: not these children, their groups and their descendants.
-fn members(group: Pid, except: &[Pid]) -> Option<Vec<Process>> {
-    let mut rest = all()?;
-    rest.retain(|process| !except.contains(&process.id) && !process.group.is_some_and(|group| except.contains(&group)));
-    let mut parents = HashSet::from([process::getpid()]);
-    let mut members = Vec::new();
-    loop {
-        let is_member = |process: &Process| {
-            process.group == Some(group) || process.parent.is_some_and(|parent| parents.contains(&parent))
-        };
-        let (found, others): (Vec<_>, _) = rest.into_iter().partition(is_member);
-        if found.is_empty() {
-            return Some(members);
-        }
-        parents.extend(found.iter().map(|process| process.id));
-        members.extend(found);
-        rest = others;
-    }
 }

@@ -130,7 +130,6 @@ const ASKED_FOR: i64 = 300_000_000;
 #[derive(Debug, Default)]
 pub(super) struct Sampler {
     limits: Limits,
-    /// How many were compared.
     pub(super) samples: u64,
     at: i64,
     began: Option<i64>,

@@ -69,7 +69,6 @@ pub(crate) struct BucketView {
 }
 
 impl BucketView {
-    /// `rows`: those of one bucket, one or more.
     pub(super) fn new(rows: &[Row], now: i64) -> Option<Self> {
         let first = rows.first()?;
         let shard = |row: &Row| ShardView { shard: row.shard, value: row.value, since: row.ts, full_at: row.idle_at };
@@ -337,7 +336,6 @@ pub(crate) struct KeyView {
 }
 
 impl KeyView {
-    /// The balance as a fraction of the capacity.
     pub(crate) fn left(&self) -> Option<f64> {
         let (balance, capacity) = (self.balance?, self.capacity?);
         (capacity > 0.0).then(|| (balance / capacity).clamp(0.0, 1.0))

@@ -63,8 +63,16 @@ pub(super) async fn limit(State(app): Shared, Query(Named { name }): Query<Named
             h1 { (named(&name)) }
             @match snapshot.limits.iter().find(|limit| limit.name == name) {
                 Some(limit) => {
+                    @let most = amount(limit.taken.iter().copied().fold(0.0, f64::max));
                     p class="lead" { (coverage(snapshot)) }
-                    (one_limit(&app, snapshot, limit))
+                    section class="card limit" aria-label=(escaped(&limit.name)) {
+                        div class="head" { div { p class="definition" { (definition(limit)) } } (figures(limit)) }
+                        (trend("trend tall", &limit.taken, &taken_title(&limit.name, &limit.taken, snapshot), Some(format!("tokens taken in 5 s, at most {most}"))))
+                    }
+                    @if let Some(sharded) = limit.busiest.iter().chain(&limit.emptiest).find(|key| key.bucket.shards.len() > 1) {
+                        section class="card" { h2 { "Shards of " (key_link(&app, &sharded.bucket.key)) } (shards(&sharded.bucket, sharded.capacity)) }
+                    }
+                    section class="card" aria-label="Keys" { (both_tables(&app, snapshot, limit, usize::MAX)) }
                 }
                 None if snapshot.is_cut && !snapshot.unused.iter().any(|(unused, _)| *unused == name) => div class="empty" {
                     p { "This limit is not listed, because very many limits have rows. For one of its keys, use " a href="/key" { "Key" } "." }
@@ -179,19 +187,6 @@ fn definition(limit: &LimitView) -> Markup {
             (None, None) => "not defined: its stored numbers are shown",
         }
         @if limit.shards > 1 && limit.limit.is_none() { ", " (limit.shards) " rows for a key" }
-    }
-}
-
-fn one_limit(app: &App, snapshot: &Snapshot, limit: &LimitView) -> Markup {
-    let most = amount(limit.taken.iter().copied().fold(0.0, f64::max));
-    let sharded = limit.busiest.iter().chain(&limit.emptiest).find(|key| key.bucket.shards.len() > 1);
-    html! {
-        section class="card limit" aria-label=(escaped(&limit.name)) {
-            div class="head" { div { p class="definition" { (definition(limit)) } } (figures(limit)) }
-            (trend("trend tall", &limit.taken, &taken_title(&limit.name, &limit.taken, snapshot), Some(format!("tokens taken in 5 s, at most {most}"))))
-        }
-        @if let Some(sharded) = sharded { section class="card" { h2 { "Shards of " (key_link(app, &sharded.bucket.key)) } (shards(&sharded.bucket, sharded.capacity)) } }
-        section class="card" aria-label="Keys" { (both_tables(app, snapshot, limit, usize::MAX)) }
     }
 }
 
