@@ -2,7 +2,6 @@
 
 mod citus;
 mod jobs;
-mod rights;
 mod schema;
 mod server;
 mod session;
@@ -20,7 +19,7 @@ use sqlx::postgres::PgConnectOptions;
 use crate::text::{many, one_line};
 use crate::{CliError, Database, Progress, Result, json, output};
 use pg_limiter::{Error, Length, Schema};
-use rights::Role;
+use schema::Role;
 pub(crate) use schema::TABLES;
 use session::Session;
 pub(crate) use session::literal;
@@ -92,8 +91,8 @@ async fn limiter(session: &mut Session, settings: &Settings, longest: Length, re
     let (findings, distributed) = report.made("Citus", citus::check(session).await)?.unwrap_or_default();
     report.0.extend(findings);
     if let Some(role) = report.made("grants", Role::read(session).await)? {
-        report.add_made("grants", rights::calls(session, &role).await)?;
-        report.add_made("tables by hand", rights::by_hand(session, &role).await)?;
+        report.add_made("grants", schema::calls(session, &role).await)?;
+        report.add_made("tables by hand", schema::by_hand(session, &role).await)?;
     }
     let mut piles_up = false;
     if session.is_yugabyte {

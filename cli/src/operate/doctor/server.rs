@@ -98,9 +98,6 @@ fn judge_levels(serializable: &str, read_committed: &str) -> Finding {
 const READINGS: usize = 5;
 const TOO_FAR: f64 = 1.0;
 
-/// Both clocks, theirs and ours, in seconds since the Unix epoch, and the time that it took to read them.
-type Reading = (f64, f64, Duration);
-
 pub(super) async fn clock(session: &mut Session) -> sqlx::Result<Finding> {
     let mut readings = Vec::with_capacity(READINGS);
     for _ in 0..READINGS {
@@ -112,7 +109,8 @@ pub(super) async fn clock(session: &mut Session) -> sqlx::Result<Finding> {
     Ok(judge_clock(&readings))
 }
 
-fn judge_clock(readings: &[Reading]) -> Finding {
+/// `readings`: both clocks, theirs and ours, in seconds since the Unix epoch, and the time that it took to read them.
+fn judge_clock(readings: &[(f64, f64, Duration)]) -> Finding {
     if readings.windows(2).any(|pair| pair[1].0 <= pair[0].0) {
         return Finding::problem("the database's clock does not advance")
             .advise("Check the clock of its machine: while it stands still or runs backwards, no tokens refill.");

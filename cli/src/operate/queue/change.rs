@@ -7,8 +7,7 @@ use std::time::Duration;
 use clap::Args;
 use serde_json::json;
 
-use crate::operate::queue::jobs::{exact, human};
-use crate::operate::queue::{has_jobs, job, must_have, no_such_job, of_queue, queue};
+use crate::operate::queue::{exact, has_jobs, human, job, must_have, no_such_job, of_queue, queue};
 use crate::{CliError, Database, Progress, Result, input, json, output, text};
 use pg_limiter::queue::{GroupCounts, JobInfo, JobItem, JobState, Queues};
 use pg_limiter::{Call, Error, InvalidCall, InvalidJob, Item, LeaseId, Limiter, Limits, Op};
@@ -240,9 +239,8 @@ pub(super) async fn hold(args: HoldArgs, database: &Database, is_pause: bool) ->
     }
     if args.json {
         let changed = if is_pause { "paused" } else { "resumed" };
-        return output::line(json::line(
-            &json!({"ok": true, "queue": args.queue, "group": args.group, changed: is_changed}),
-        ));
+        let fields = json!({"ok": true, "queue": args.queue, "group": args.group, changed: is_changed});
+        return output::line(json::line(&fields));
     }
     let (what, name) = args.group.as_ref().map_or(("queue", &args.queue), |group| ("group", group));
     let state = match (is_pause, is_changed) {

@@ -207,14 +207,11 @@ fn layout(app: &App, here: &str, page: &Page) -> Markup {
     }
 }
 
-/// The cells of a row: the heading of the column, a class, and the content. The first cell names the row.
-pub(super) type Cells<'a> = Vec<(&'a str, &'a str, Markup)>;
-
-/// `here`: the place of the row that is marked.
+/// The cells of a row: the heading of the column, a class, and the content. The first cell names the row. `here`: the marked row.
 pub(super) fn table<'a>(
     class: Option<&str>,
     caption: Markup,
-    rows: impl Iterator<Item = Cells<'a>>,
+    rows: impl Iterator<Item = Vec<(&'a str, &'a str, Markup)>>,
     here: Option<usize>,
     if_empty: &str,
 ) -> Markup {
