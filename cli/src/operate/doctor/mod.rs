@@ -4,25 +4,25 @@ mod citus;
 mod jobs;
 mod schema;
 mod server;
-mod session;
 mod settings;
 mod table;
 mod tserver;
 
+use std::io;
 use std::process::ExitCode;
+use std::time::Duration;
 
 use clap::Args;
 use serde_json::json;
-use sqlx::Connection;
-use sqlx::postgres::PgConnectOptions;
+use sqlx::postgres::{PgConnectOptions, PgRow};
+use sqlx::{AssertSqlSafe, Connection, FromRow, PgConnection};
 
+use crate::database::{cannot_connect, connect_with};
 use crate::text::{many, one_line};
 use crate::{CliError, Database, Progress, Result, json, output};
 use pg_limiter::{Error, Length, Schema};
-use schema::Role;
 pub(crate) use schema::TABLES;
-use session::Session;
-pub(crate) use session::literal;
+use schema::{Role, function_names};
 use settings::Settings;
 pub(crate) use table::{Table, bytes};
 
@@ -240,6 +240,105 @@ impl Finding {
     }
 }
 
+/// Short timeouts limit the load on the database. The search path prevents user functions from replacing built-in ones.
+const BOUNDS: &str = "SET LOCAL statement_timeout = '10s'; SET LOCAL lock_timeout = '1s'; \
+                      SET LOCAL search_path = pg_catalog, pg_temp";
+
+/// Without [`BOUNDS`]: they would change settings that a query reads, and other engines may not know them.
+const PLAIN: &str = "BEGIN READ ONLY";
+
+/// Client timeout, longer than the server's own.
+const PATIENCE: Duration = Duration::from_secs(20);
+
+/// Queries the database. Each query is one message with its own read-only transaction: for poolers, and so that none stays open.
+struct Session {
+    connection: PgConnection,
+    /// Those that the server, or a pooler, accepts.
+    options: PgConnectOptions,
+    /// The error with which a pooler rejected the driver's own start-up settings.
+    refused: Option<String>,
+    schema: Schema,
+    schema_literal: String,
+    /// The relations `c` of the schema, and the limiter's functions `p`, as SQL.
+    relations: String,
+    functions: String,
+    is_yugabyte: bool,
+}
+
+impl Session {
+    async fn open(options: &PgConnectOptions, schema: &Schema) -> Result<Self> {
+        let bare = options.clone().extra_float_digits(None);
+        let (connection, options, refused) = match connect_with(options).await {
+            Ok(connection) => (connection, options.clone(), None),
+            Err(error) if Error::refuses_settings(&error) => match connect_with(&bare).await {
+                Ok(connection) => (connection, bare, Some(Error::database_message(&error))),
+                Err(_) => return Err(cannot_connect(error)),
+            },
+            Err(error) => return Err(cannot_connect(error)),
+        };
+        let (schema, schema_literal, names) = (schema.clone(), literal(schema.name()), function_names(schema));
+        let of_schema = format!("JOIN pg_namespace AS n ON n.nspname = {schema_literal} AND n.oid =");
+        let relations = format!("pg_class AS c {of_schema} c.relnamespace");
+        let functions = format!("pg_proc AS p {of_schema} p.pronamespace AND p.proname IN ({names})");
+        Ok(Self { connection, options, refused, schema, schema_literal, relations, functions, is_yugabyte: false })
+    }
+
+    async fn row<T: Columns>(&mut self, sql: &str) -> sqlx::Result<T> {
+        first(self.rows(sql).await?)
+    }
+
+    async fn rows<T: Columns>(&mut self, sql: &str) -> sqlx::Result<Vec<T>> {
+        self.rows_at("READ COMMITTED", sql).await
+    }
+
+    async fn rows_at<T: Columns>(&mut self, isolation: &str, sql: &str) -> sqlx::Result<Vec<T>> {
+        ask(&mut self.connection, &format!("BEGIN ISOLATION LEVEL {isolation} READ ONLY; {BOUNDS}"), sql).await
+    }
+
+    /// The name of an object in the limiter's schema, as SQL.
+    fn table(&self, name: &str) -> String {
+        // Omit unneeded quotes, because people read this.
+        match self.schema.name() {
+            plain @ ("rate_limit" | "public") => format!("{plain}.{name}"),
+            _ => format!("{}.{name}", self.schema.quoted()),
+        }
+    }
+}
+
+trait Columns: for<'r> FromRow<'r, PgRow> {}
+
+impl<T: for<'r> FromRow<'r, PgRow>> Columns for T {}
+
+/// Returns the first row of a query without [`BOUNDS`].
+async fn plain_row<T: Columns>(connection: &mut PgConnection, sql: &str) -> sqlx::Result<T> {
+    first(ask(connection, PLAIN, sql).await?)
+}
+
+fn first<T>(rows: Vec<T>) -> sqlx::Result<T> {
+    rows.into_iter().next().ok_or(sqlx::Error::RowNotFound)
+}
+
+/// `begin`: [`PLAIN`], or a begin with [`BOUNDS`].
+async fn ask<T: Columns>(connection: &mut PgConnection, begin: &str, sql: &str) -> sqlx::Result<Vec<T>> {
+    let message = AssertSqlSafe(format!("{begin}; {sql}; ROLLBACK"));
+    let answer = async {
+        let result = sqlx::raw_sql(message).fetch_all(&mut *connection).await;
+        if let Err(sqlx::Error::Database(_)) = &result {
+            // After an error, the server skips the rest of the message, including its ROLLBACK.
+            sqlx::raw_sql("ROLLBACK").execute(connection).await?;
+        }
+        result
+    };
+    let no_answer = |_| io::Error::new(io::ErrorKind::TimedOut, format!("no answer within {PATIENCE:?}"));
+    tokio::time::timeout(PATIENCE, answer).await.map_err(no_answer)??.iter().map(T::from_row).collect()
+}
+
+/// Quotes a string. The result is correct with any `standard_conforming_strings`.
+pub(crate) fn literal(text: &str) -> String {
+    let quoted = text.replace('\'', "''");
+    if quoted.contains('\\') { format!(" E'{}'", quoted.replace('\\', "\\\\")) } else { format!("'{quoted}'") }
+}
+
 pub(crate) const DOCTOR_EXIT_CODES: &str = "\
 Exit codes:
   0  only `ok` and notes
@@ -263,4 +362,14 @@ pub(crate) struct DoctorArgs {
     /// Print a JSON array of objects, one per check
     #[arg(long)]
     json: bool,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn literals_escape_quotes_and_backslashes() {
+        assert_eq!([literal("a"), literal("o'b"), literal("a\\'")], ["'a'", "'o''b'", " E'a\\\\'''"]);
+    }
 }

@@ -8,8 +8,7 @@ use sqlx::Connection;
 use sqlx::postgres::PgSslMode;
 
 use crate::database::connect_with;
-use crate::operate::doctor::session::{first, plain_row};
-use crate::operate::doctor::{Finding, Session};
+use crate::operate::doctor::{Finding, Session, first, plain_row};
 use crate::text::shown;
 use pg_limiter::Error;
 

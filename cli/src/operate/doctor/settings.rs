@@ -2,8 +2,7 @@
 
 use std::collections::HashMap;
 
-use crate::operate::doctor::session::{PLAIN, ask};
-use crate::operate::doctor::{Finding, Session};
+use crate::operate::doctor::{Finding, PLAIN, Session, ask};
 use crate::text::many;
 
 const NEARLY_ALL: f64 = 0.8;

@@ -7,8 +7,7 @@ use maud::{Markup, html};
 
 use crate::operate::doctor::{State, Table, bytes};
 use crate::operate::live::Health;
-use crate::operate::ui::chart::gauge;
-use crate::operate::ui::format::time_or_dash;
+use crate::operate::ui::format::{gauge, time_or_dash};
 use crate::operate::ui::{Page, PageError, Shared, table};
 use crate::text::{grouped, many, plural};
 

@@ -10,8 +10,9 @@ use maud::{Markup, html};
 use crate::CliError;
 use crate::operate::live::{BUCKETS, Balance, KeyBucket, Meaning};
 use crate::operate::ui::actions::act;
-use crate::operate::ui::chart::{columns, curve, meter};
-use crate::operate::ui::format::{amount, clock, key, key_link, key_url, named, relative, span, time};
+use crate::operate::ui::format::{
+    amount, clock, columns, curve, key, key_link, key_url, meter, named, relative, span, time,
+};
 use crate::operate::ui::limits_page::{shards, trend};
 use crate::operate::ui::{App, Page, PageError, Shared, Wanted, table};
 use crate::text::{escaped, plural};

@@ -5,8 +5,9 @@ use maud::{Markup, html};
 use serde::Deserialize;
 
 use crate::operate::live::{BucketView, Coverage, How, KeyView, LimitView, Meaning, Snapshot};
-use crate::operate::ui::chart::{columns, meter, sparkline};
-use crate::operate::ui::format::{amount, clock, encoded, key_link, named, per_minute, time};
+use crate::operate::ui::format::{
+    amount, clock, columns, encoded, key_link, meter, named, per_minute, sparkline, time,
+};
 use crate::operate::ui::{App, Page, Shared, Wanted, table};
 use crate::text::{escaped, grouped, many, plural};
 

@@ -2,7 +2,6 @@
 
 mod access;
 mod actions;
-mod chart;
 mod demo;
 mod format;
 mod health_page;

@@ -9,8 +9,7 @@ use clap::{Args, Command, FromArgMatches};
 use maud::{Markup, Render, html};
 use tokio::sync::Mutex;
 
-use crate::operate::ui::chart::{curve, n, svg};
-use crate::operate::ui::format::{amount, capital};
+use crate::operate::ui::format::{amount, capital, curve, n, svg};
 use crate::operate::ui::{App, Page, PageError, Shared};
 use crate::study::plot::{Bar, Panel};
 use crate::study::replay::{LogOptions, Sandbox, panels_of_log};
