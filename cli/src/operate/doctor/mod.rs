@@ -309,11 +309,6 @@ trait Columns: for<'r> FromRow<'r, PgRow> {}
 
 impl<T: for<'r> FromRow<'r, PgRow>> Columns for T {}
 
-/// Returns the first row of a query without [`BOUNDS`].
-async fn plain_row<T: Columns>(connection: &mut PgConnection, sql: &str) -> sqlx::Result<T> {
-    first(ask(connection, PLAIN, sql).await?)
-}
-
 fn first<T>(rows: Vec<T>) -> sqlx::Result<T> {
     rows.into_iter().next().ok_or(sqlx::Error::RowNotFound)
 }

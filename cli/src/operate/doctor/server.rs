@@ -8,7 +8,7 @@ use sqlx::Connection;
 use sqlx::postgres::PgSslMode;
 
 use crate::database::connect_with;
-use crate::operate::doctor::{Finding, Session, first, plain_row};
+use crate::operate::doctor::{Finding, PLAIN, Session, ask, first};
 use crate::text::shown;
 use pg_limiter::Error;
 
@@ -23,7 +23,7 @@ const OTHERS: [&str; 8] =
     ["CockroachDB", "Redshift", "Greenplum", "Materialize", "RisingWave", "CrateDB", "QuestDB", "Spanner"];
 
 pub(super) async fn engine(session: &mut Session) -> sqlx::Result<Finding> {
-    let (version,): (String,) = plain_row(&mut session.connection, "SELECT version()").await?;
+    let (version,): (String,) = first(ask(&mut session.connection, PLAIN, "SELECT version()").await?)?;
     let (finding, is_yugabyte) = judge_engine(&version);
     session.is_yugabyte = is_yugabyte;
     Ok(finding)
@@ -194,8 +194,8 @@ pub(super) async fn pooler(session: &mut Session) -> sqlx::Result<Finding> {
     };
     let (mut firsts, mut seconds) = (BTreeSet::new(), BTreeSet::new());
     for _ in 0..ROUNDS {
-        firsts.insert(plain_row::<(String,)>(&mut session.connection, BACKEND).await?);
-        seconds.insert(plain_row(&mut second, BACKEND).await?);
+        firsts.insert(first::<(String,)>(ask(&mut session.connection, PLAIN, BACKEND).await?)?);
+        seconds.insert(first(ask(&mut second, PLAIN, BACKEND).await?)?);
     }
     let _ = second.close().await;
     if firsts.len() == 1 && seconds.len() == 1 && firsts != seconds {
@@ -225,9 +225,9 @@ pub(super) async fn startup_settings(session: &Session) -> sqlx::Result<Finding>
             });
         }
     };
-    let value = plain_row(&mut connection, "SELECT current_setting('pg_limiter.doctor', true)").await;
+    let value = ask(&mut connection, PLAIN, "SELECT current_setting('pg_limiter.doctor', true)").await;
     let _ = connection.close().await;
-    let (value,): (Option<String>,) = value?;
+    let (value,): (Option<String>,) = first(value?)?;
     Ok(match value.as_deref() {
         Some("1") => Finding::ok("they arrive: the limiter's own connections have their isolation level and time-out"),
         _ => Finding::warning("a pooler silently ignores them").advise(over_pool),

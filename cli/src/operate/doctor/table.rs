@@ -279,12 +279,9 @@ mod tests {
     use super::*;
     use crate::operate::doctor::State::{self, Note, Ok, Warning};
 
-    fn table() -> Table {
-        Table { options: "fillfactor=70".to_owned(), live: 100, dead: 50, ..Table::default() }
-    }
-
     #[test]
     fn dead_rows_and_updates_that_are_not_hot_are_reported() {
+        let table = || Table { options: "fillfactor=70".to_owned(), live: 100, dead: 50, ..Table::default() };
         assert_eq!([table().size().state, table().updates().state], [Ok, Ok]);
         let state = |dead, live| Table { dead, live, ..table() }.size().state;
         let states = [state(10_000, 5), state(10_001, 5), state(50_000, 60_000), state(60_001, 60_000)];

@@ -69,8 +69,6 @@ const READ_COMMITTED: &str = "yb_enable_read_committed_isolation";
 const WAIT_QUEUES: &str = "enable_wait_queues";
 const ADVISORY_LOCKS: &str = "ysql_yb_enable_advisory_locks";
 const CLOCK_SKEW: &str = "max_clock_skew_usec";
-/// The default of YugabyteDB, in microseconds.
-const USUAL_SKEW: u64 = 500_000;
 
 /// Returns one finding for each flag. If they cannot be read, returns one that explains how to check them.
 pub(super) async fn check(address: &str) -> Findings {
@@ -126,7 +124,7 @@ fn judge_flag(name: &str, value: Option<&str>) -> Finding {
             let most = format!("the clocks of the nodes may differ by up to {} ms", micros / 1000);
             Finding::note(format!("{most}, and limits may be off by as much"))
                 .advise("Synchronize the clocks with NTP, and set the flag back to its default of 500000.")
-                .ok_if(micros <= USUAL_SKEW)
+                .ok_if(micros <= 500_000)
         }
     }
 }

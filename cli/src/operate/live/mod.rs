@@ -142,8 +142,7 @@ impl Live {
             }
             sample.watched_rows = sample::rows_of(tx, &self.schema, &sampler.watched()).await?;
             if sampler.must_count(&sample) {
-                let names = sample::names(tx, &self.schema).await?;
-                sample.counted = Some(sample::count_keys(tx, &self.schema, &names).await?);
+                sample.counted = Some(sample::count_keys(tx, &self.schema).await?);
             }
             Ok(sample)
         };

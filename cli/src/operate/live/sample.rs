@@ -103,7 +103,8 @@ pub(super) async fn names(conn: &mut PgConnection, schema: &Schema) -> sqlx::Res
 }
 
 /// Counts the keys of the first limits, each up to a bound.
-pub(super) async fn count_keys(conn: &mut PgConnection, schema: &Schema, names: &[String]) -> sqlx::Result<KeyCounts> {
+pub(super) async fn count_keys(conn: &mut PgConnection, schema: &Schema) -> sqlx::Result<KeyCounts> {
+    let names = names(conn, schema).await?;
     let sql = format!(
         "SELECT n.name, CASE WHEN n.nth <= {NAMES} THEN (SELECT pg_catalog.count(*) FROM (SELECT FROM {}.rate_limits AS r \
            WHERE r.name = n.name AND r.shard = 0 LIMIT {COUNTED} + 1) AS bounded) END \

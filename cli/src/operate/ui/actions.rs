@@ -134,12 +134,13 @@ async fn of_queue(app: &App, limiter: &Limiter, of: &Wanted, change: &str) -> Ch
     let group = of.group.as_deref().map(|group| app.named(group)).transpose()?;
     let name = of.queue.as_deref().unwrap_or_default();
     let queue = Queue::new(limiter, name).map_err(CliError::usage)?;
+    let not_held = "it is not paused, and does not wait";
     let (done, says, refusal) = match (change, &group) {
         ("pause", _) => ("paused", "No job starts until it is resumed.", "it is paused already"),
         ("drain", _) => ("draining", "The queue takes no new jobs until it is resumed.", ""),
         ("requeue", _) => ("requeued", "Its dead jobs are requeued.", "it has no dead jobs that can be requeued"),
-        (_, Some(_)) => ("resumed", "The group starts its jobs again, as its limits allow.", NOT_HELD),
-        (_, None) => ("resumed", "The queue starts its jobs again, as their limits allow.", NOT_HELD),
+        (_, Some(_)) => ("resumed", "The group starts its jobs again, as its limits allow.", not_held),
+        (_, None) => ("resumed", "The queue starts its jobs again, as their limits allow.", not_held),
     };
     let is_changed = match (change, group) {
         ("pause", Some(group)) => queue.pause_group(group).await?,
@@ -153,5 +154,3 @@ async fn of_queue(app: &App, limiter: &Limiter, of: &Wanted, change: &str) -> Ch
     CliError::refuse_if(!is_changed, refusal)?;
     Ok((queue_url(name), done, says))
 }
-
-const NOT_HELD: &str = "it is not paused, and does not wait";

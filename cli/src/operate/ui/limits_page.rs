@@ -41,7 +41,19 @@ pub(super) async fn limits(State(app): Shared, Query(Wanted { name, key, .. }): 
             }
             @if let Some(note) = &snapshot.note { div class="notice warning" role="status" { p class="message" { (note) } } }
             @if limits.is_empty() { (nothing(snapshot, is_all)) }
-            @for limit in &limits { (limit_card(&app, snapshot, limit)) }
+            @for limit in &limits {
+                section class="card limit" aria-label=(escaped(&limit.name)) {
+                    div class="head" {
+                        div {
+                            h2 { a href={ "/limit?name=" (encoded(&limit.name)) } { (named(&limit.name)) } }
+                            p class="definition" { (definition(limit)) }
+                        }
+                        (figures(limit))
+                        (trend("trend", &limit.taken, &taken_title(&limit.name, &limit.taken, snapshot), None))
+                    }
+                    (both_tables(&app, snapshot, limit, FEW))
+                }
+            }
             @if snapshot.is_cut { p class="lead" { "There are more limits than are listed here." } }
             @if !snapshot.unused.is_empty() && is_all {
                 section class="card" {
@@ -160,22 +172,6 @@ pub(super) fn trend(class: &str, taken: &[f64], title: &str, middle: Option<Stri
         div class=(class) {
             (sparkline(taken, title))
             p class="axis" aria-hidden="true" { span { "10 min ago" } @if let Some(middle) = middle { span { (middle) } } span { "now" } }
-        }
-    }
-}
-
-fn limit_card(app: &App, snapshot: &Snapshot, limit: &LimitView) -> Markup {
-    html! {
-        section class="card limit" aria-label=(escaped(&limit.name)) {
-            div class="head" {
-                div {
-                    h2 { a href={ "/limit?name=" (encoded(&limit.name)) } { (named(&limit.name)) } }
-                    p class="definition" { (definition(limit)) }
-                }
-                (figures(limit))
-                (trend("trend", &limit.taken, &taken_title(&limit.name, &limit.taken, snapshot), None))
-            }
-            (both_tables(app, snapshot, limit, FEW))
         }
     }
 }
