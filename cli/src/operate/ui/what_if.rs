@@ -42,16 +42,12 @@ const TRAFFICS: [(&str, &str); 4] =
     [("constant", "Constant"), ("poisson", "Random"), ("bursts", "Bursts"), ("log", "Access log")];
 const LOG_FIELDS: [&str; 5] = ["remote_addr", "user", "path", "method", "user_agent"];
 
-/// Most examples, and some calls that a bucket denies.
-fn defaults() -> Fields {
+/// The page with most examples, and some calls that a bucket denies.
+pub(super) async fn empty(State(app): Shared) -> Page {
     let examples = OF_LIMIT.iter().chain(&OF_TRAFFIC).map(|(name, _, example, _)| (*name, *example));
     let examples = examples.filter(|(name, _)| !["capacity", "resolution", "lease"].contains(name));
     let fields = examples.chain([("kind", "token_bucket"), ("traffic", "bursts"), ("calls", "5/s")]);
-    fields.map(|(name, value)| (name.to_owned(), value.to_owned())).collect()
-}
-
-pub(super) async fn empty(State(app): Shared) -> Page {
-    page(&app, &defaults(), &[]).await
+    page(&app, &fields.map(|(name, value)| (name.to_owned(), value.to_owned())).collect(), &[]).await
 }
 
 pub(super) async fn simulated(State(app): Shared, form: Multipart) -> Result<Page, PageError> {
@@ -139,7 +135,17 @@ async fn page(app: &App, fields: &Fields, log: &[u8]) -> Page {
         (form(app, fields))
         div id="result" aria-live="polite" {
             @match result {
-                Ok(outcome) => (outcome_of(&outcome)),
+                Ok((traffic, notes, panels)) => {
+                    @let tallest = panels.iter().flat_map(|panel| &panel.bars).map(Bar::offered).fold(0.0, f64::max);
+                    p class="lead" { (text::shown(&traffic, 200)) }
+                    @for note in notes { (notice(&note)) }
+                    ul class="legend" aria-label="Legend" {
+                        li { span class="swatch admitted" {} "admitted" }
+                        li { span class="swatch denied" {} "denied" }
+                        li { span class="swatch balance" {} "balance" }
+                    }
+                    div class="cards" { @for panel in &panels { (panel_of(panel, tallest)) } }
+                }
                 Err(error) => (notice(&error.to_string())),
             }
         }
@@ -230,20 +236,6 @@ fn select<'a>(
 
 fn notice(message: &str) -> Markup {
     html! { div class="notice warning" { p class="message" { (in_words(&text::message(message))) } } }
-}
-
-fn outcome_of((traffic, notes, panels): &Outcome) -> Markup {
-    let tallest = panels.iter().flat_map(|panel| &panel.bars).map(Bar::offered).fold(0.0, f64::max);
-    html! {
-        p class="lead" { (text::shown(traffic, 200)) }
-        @for note in notes { (notice(note)) }
-        ul class="legend" aria-label="Legend" {
-            li { span class="swatch admitted" {} "admitted" }
-            li { span class="swatch denied" {} "denied" }
-            li { span class="swatch balance" {} "balance" }
-        }
-        div class="cards" { @for panel in panels { (panel_of(panel, tallest)) } }
-    }
 }
 
 fn panel_of(panel: &Panel, tallest: f64) -> Markup {
