@@ -55,9 +55,8 @@ pub(crate) async fn run(args: MigrateArgs, database: &Database) -> Result<ExitCo
             Some(version) if versions.contains(&version) => Contents::From(version),
             Some(version) => {
                 let last = versions.last().copied().unwrap_or_default();
-                return Err(CliError::usage(format!(
-                    "--from {version}: this version does not exist; use a version from 1 to {last}"
-                )));
+                let why = format!("--from {version}: this version does not exist; use a version from 1 to {last}");
+                return Err(CliError::usage(why));
             }
         };
         output::line(script(&database.schema, contents, parts).trim_end())?;

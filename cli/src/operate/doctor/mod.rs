@@ -43,9 +43,8 @@ pub(crate) async fn findings(options: &PgConnectOptions, schema: &Schema) -> Res
 async fn report(args: &DoctorArgs, options: &PgConnectOptions, schema: &Schema) -> Result<Report> {
     let mut session = Session::open(options, schema).await?;
     let mut report = Report::default();
-    examine(args, &mut session, &mut report).await.map_err(|error| {
-        CliError::failed(format!("cannot examine the database: {}", Error::database_message(&error)))
-    })?;
+    let failed = |error| CliError::failed(format!("cannot examine the database: {}", Error::database_message(&error)));
+    examine(args, &mut session, &mut report).await.map_err(failed)?;
     let _ = session.connection.close().await;
     Ok(report)
 }
@@ -136,10 +135,9 @@ impl Report {
     fn made<T>(&mut self, check: &'static str, result: sqlx::Result<T>) -> sqlx::Result<Option<T>> {
         match result {
             Err(error @ (sqlx::Error::Database(_) | sqlx::Error::ColumnDecode { .. } | sqlx::Error::RowNotFound)) => {
-                let finding = Finding::note(format!("not checked: {}", Error::database_message(&error))).advise(
-                    "Run doctor as the owner of the tables, or as a role that has pg_monitor and may read the tables.",
-                );
-                self.add(check, finding);
+                let found = format!("not checked: {}", Error::database_message(&error));
+                let who = "the owner of the tables, or as a role that has pg_monitor and may read the tables";
+                self.add(check, Finding::note(found).advise(format!("Run doctor as {who}.")));
                 Ok(None)
             }
             result => result.map(Some),

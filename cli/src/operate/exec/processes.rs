@@ -50,7 +50,9 @@ impl Processes {
         #[cfg(target_os = "linux")]
         let _ = process::set_child_subreaper(Some(process::getpid()));
         let mut guard = Guard::start().ok();
-        let foreign = children();
+        let own = Some(process::getpid());
+        let children = all().unwrap_or_default().into_iter().filter(|process| process.parent == own);
+        let foreign = children.map(|process| process.id).collect();
         let mut command = Command::new(program);
         let child = command.args(rest).env("PG_LIMITER_LEASE", lease.to_string()).process_group(0).spawn()?;
         let leader = Pid::from_child(&child);
@@ -297,9 +299,4 @@ fn read(id: Pid) -> Option<Process> {
 fn is_orphaned() -> bool {
     let (Some(own), Some(parent)) = (read(process::getpid()), process::getppid().and_then(read)) else { return true };
     own.session != parent.session || own.group == parent.group
-}
-
-fn children() -> Vec<Pid> {
-    let parent = Some(process::getpid());
-    all().unwrap_or_default().iter().filter(|process| process.parent == parent).map(|process| process.id).collect()
 }

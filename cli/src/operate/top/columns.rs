@@ -211,9 +211,7 @@ fn left(key: &KeyView, now: i64) -> Cell {
     let stored = || tokens((key.bucket.stored * 10.0).round() / 10.0);
     let text = match (key.balance, key.capacity, key.bucket.meaning) {
         (_, _, Meaning::Blocked) => if key.bucket.is_full(now) { "open" } else { "blocked" }.to_owned(),
-        (Some(balance), Some(capacity), _) => {
-            format!("{} of {}", tokens((balance * 10.0).floor() / 10.0), tokens(capacity))
-        }
+        (Some(left), Some(capacity), _) => format!("{} of {}", tokens((left * 10.0).floor() / 10.0), tokens(capacity)),
         (_, _, Meaning::TokensLeft) => format!("{} stored", stored()),
         (_, _, Meaning::TokensTaken) => format!("{} taken", stored()),
         (_, _, Meaning::SlotsInUse) => format!("{} in use", stored()),

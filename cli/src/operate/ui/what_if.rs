@@ -302,9 +302,8 @@ fn parse(options: &[String]) -> Result<SimulateArgs> {
         let lines: Vec<&str> = text.lines().map(str::trim).take_while(|line| !line.is_empty()).collect();
         let reason = lines.join(" ");
         let reason = reason.strip_prefix("error: ").unwrap_or(&reason);
-        CliError::usage(
-            reason.split(" <").map(|part| part.split_once('>').map_or(part, |(_, rest)| rest)).collect::<String>(),
-        )
+        let parts = reason.split(" <").map(|part| part.split_once('>').map_or(part, |(_, rest)| rest));
+        CliError::usage(parts.collect::<String>())
     })
 }
 
