@@ -88,9 +88,8 @@ async fn run(arguments: Arguments) -> Result<ExitCode> {
         Command::Completions { shell } => clap_complete::generate(shell, &mut command(), "pg-limiter", &mut text),
         Command::Man { to: None } => clap_mangen::Man::new(command()).render(&mut text).map_err(CliError::failed)?,
         Command::Man { to: Some(dir) } => {
-            let failure =
-                |error| CliError::usage(format!("--to {}: {error}; name a folder to write to", dir.display()));
-            return clap_mangen::generate_to(command(), &dir).map(|()| ExitCode::SUCCESS).map_err(failure);
+            let failed = |error| CliError::usage(format!("--to {}: {error}; name a folder to write to", dir.display()));
+            return clap_mangen::generate_to(command(), &dir).map(|()| ExitCode::SUCCESS).map_err(failed);
         }
     }
     output::line(String::from_utf8_lossy(&text).trim_end()).map(|()| ExitCode::SUCCESS)

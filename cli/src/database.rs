@@ -1,6 +1,7 @@
 //! The database to use: the one that the arguments name, or a private server.
 
 use std::ffi::OsString;
+use std::sync::OnceLock;
 use std::time::Duration;
 
 use clap::Args;
@@ -23,7 +24,7 @@ pub(super) struct DatabaseArgs {
     pub(super) schema: String,
 }
 
-/// The database that the arguments name. No server is started and no connection is open yet.
+/// The database that the arguments name. No server is started and no connection is open until a command asks for one.
 #[derive(Debug)]
 pub(super) struct Database {
     /// `None`: a private server. It is parsed when it is used, because some commands need no database.
@@ -31,6 +32,8 @@ pub(super) struct Database {
     pub(super) schema: Schema,
     /// Whether an argument names it, and not only the environment.
     pub(super) is_argument: bool,
+    /// The private server, if there is one, and the pool of [`limiter`](Self::limiter).
+    opened: OnceLock<(Running, PgPool)>,
 }
 
 /// A database that accepts connections. Dropping this stops the private server.
@@ -48,30 +51,27 @@ impl Database {
         let is_argument = given.is_some();
         // A script passed a variable that is not set. A private server would then allow everything.
         let is_empty = given.as_ref().is_some_and(|url| url.trim().is_empty());
-        CliError::refuse_if(
-            is_empty,
-            "--database-url is empty: give a URL, or omit the option to use a private server",
-        )?;
+        let why = "--database-url is empty: give a URL, or omit the option to use a private server";
+        CliError::refuse_if(is_empty, why)?;
         let url = given.map(OsString::from).or_else(|| std::env::var_os("DATABASE_URL")).map(OsString::into_string);
         let url = url.transpose().map_err(|_| CliError::usage("DATABASE_URL is not UTF-8"))?;
         // An empty variable counts as unset.
         let url = url.map(|url| url.trim().to_owned()).filter(|url| !url.is_empty());
-        Ok(Self { url, schema, is_argument })
+        Ok(Self { url, schema, is_argument, opened: OnceLock::new() })
     }
 
-    /// Connects, runs `work`, and disconnects.
-    pub(super) async fn with_limiter<T>(
-        self,
-        limits: Limits,
-        key_secret: Option<KeySecret>,
-        work: impl AsyncFnOnce(&Limiter) -> Result<T>,
-    ) -> Result<T> {
-        // A private server runs as long as this.
+    /// Connects, until the database is closed.
+    pub(super) async fn limiter(&self, limits: Limits, key_secret: Option<KeySecret>) -> Result<Limiter> {
         let running = self.start(false).await?;
         let limiter = running.limiter(limits, key_secret).await?;
-        let result = work(&limiter).await;
-        limiter.pool().close().await;
-        result
+        let _ = self.opened.set((running, limiter.pool().clone()));
+        Ok(limiter)
+    }
+
+    pub(super) async fn close(self) {
+        if let Some((_, pool)) = self.opened.get() {
+            pool.close().await;
+        }
     }
 
     pub(super) const fn is_named(&self) -> bool {
@@ -88,39 +88,36 @@ impl Database {
     }
 
     /// The named database. Returns an error if there is none: a new private server has nothing to inspect.
-    pub(super) fn named(self) -> Result<Running> {
-        match self.url {
-            Some(url) => Ok(Running { options: parse(&url)?, schema: self.schema, server: None }),
+    pub(super) fn named(&self) -> Result<Running> {
+        match &self.url {
+            Some(url) => Ok(Running { options: parse(url)?, schema: self.schema.clone(), server: None }),
             None => Err(CliError::usage("no database given: use --database-url URL, or set DATABASE_URL")),
         }
     }
 
     /// Starts the private server, for this run only, if no database was named. `durable`: it waits for the disk, to be measured.
-    pub(super) async fn start(self, durable: bool) -> Result<Running> {
+    pub(super) async fn start(&self, durable: bool) -> Result<Running> {
         if self.is_named() {
             return self.named();
         }
         let running = self.start_private(durable).await?;
-        output::note(format!(
-            "neither --database-url nor DATABASE_URL is set: using a private {}, for this run only",
-            running.private_source().unwrap_or_default()
-        ));
+        let (why, source) = ("neither --database-url nor DATABASE_URL is set", running.private_source());
+        output::note(format!("{why}: using a private {}, for this run only", source.unwrap_or_default()));
         Ok(running)
     }
 
     /// A private server, even if a database was named.
-    pub(super) async fn start_private(self, durable: bool) -> Result<Running> {
+    pub(super) async fn start_private(&self, durable: bool) -> Result<Running> {
         let mut config = ServerConfig::default();
         config.durable = durable;
         let _progress = Progress::of("starting a private PostgreSQL server");
         let started = tokio::task::spawn_blocking(move || Server::start(&config)).await.map_err(CliError::failed)?;
         let server = started.map_err(CliError::failed)?;
-        Ok(Running { options: parse(&server.url("postgres"))?, schema: self.schema, server: Some(server) })
+        Ok(Running { options: parse(&server.url("postgres"))?, schema: self.schema.clone(), server: Some(server) })
     }
 }
 
-/// Parses the URL. No message shows it, because it may contain a password. Connections have a name in `pg_stat_activity`: that of
-/// the URL or of `PGAPPNAME`, or else `pg-limiter`.
+/// No message shows the URL: it may contain a password. Without a name in it or in `PGAPPNAME`, connections are named `pg-limiter`.
 fn parse(url: &str) -> Result<PgConnectOptions> {
     let is_postgres = ["postgres://", "postgresql://"].iter().any(|scheme| url.starts_with(scheme));
     let why = "the database URL does not begin with postgres://: use postgres://user:password@host/name";
@@ -145,29 +142,20 @@ fn refuse_ignored(url: &str) -> Result<()> {
     let query = url.split('#').next().and_then(|url| url.split_once('?')).map_or("", |(_, query)| query);
     for parameter in query.split('&') {
         let name = parameter.split_once('=').map_or(parameter, |(name, _)| name);
-        let is_setting = |name: &str| name.starts_with("options[") && name.ends_with(']');
         // Part of a password would follow in the message below.
-        CliError::refuse_if(
-            name.contains('@'),
-            "the database URL has a ? before its host: in a password, write it as %3F",
-        )?;
-        let is_known = name.is_empty()
-            || PARAMETERS.split(' ').any(|known| known == name)
-            || is_setting(&name.replace("%5B", "[").replace("%5D", "]"));
-        CliError::refuse_if(
-            !is_known,
-            format_args!("the database URL has the parameter \"{name}\", which has no effect: correct or remove it"),
-        )?;
+        let why = "the database URL has a ? before its host: in a password, write it as %3F";
+        CliError::refuse_if(name.contains('@'), why)?;
+        let setting = name.replace("%5B", "[").replace("%5D", "]");
+        let is_setting = setting.starts_with("options[") && setting.ends_with(']');
+        let is_known = is_setting || name.is_empty() || PARAMETERS.split(' ').any(|known| known == name);
+        let why = format!("the database URL has the parameter \"{name}\", which has no effect: correct or remove it");
+        CliError::refuse_if(!is_known, why)?;
     }
     let mode = std::env::var_os("PGSSLMODE").unwrap_or_default();
     let is_valid = mode.is_empty() || mode.to_str().is_some_and(|mode| mode.parse::<PgSslMode>().is_ok());
-    CliError::refuse_if(
-        !is_valid,
-        format_args!(
-            "PGSSLMODE is \"{}\": use disable, allow, prefer, require, verify-ca or verify-full",
-            mode.to_string_lossy()
-        ),
-    )
+    let mode = mode.to_string_lossy();
+    let why = format!("PGSSLMODE is \"{mode}\": use disable, allow, prefer, require, verify-ca or verify-full");
+    CliError::refuse_if(!is_valid, why)
 }
 
 pub(super) async fn connect_with(options: &PgConnectOptions) -> Result<PgConnection, sqlx::Error> {
@@ -181,7 +169,6 @@ async fn read_limits(mut conn: PgConnection, schema: &Schema) -> Result<Limits, 
     limits
 }
 
-/// The message for a failed connection, with advice if TLS is the cause.
 pub(super) fn cannot_connect(error: sqlx::Error) -> CliError {
     if matches!(error, sqlx::Error::PoolTimedOut) {
         let found = format!("the database did not answer within {PATIENCE:?}");
@@ -242,7 +229,6 @@ impl Running {
     }
 }
 
-/// Returns a line of advice if encryption is missing or misconfigured.
 fn tls_advice(error: &sqlx::Error, has_tls: bool) -> Option<&'static str> {
     let text = error.to_string();
     // Servers word this error differently; sqlx without TLS returns `Tls`.

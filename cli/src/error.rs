@@ -42,8 +42,7 @@ impl CliError {
         if is_wrong { Err(Self::usage(message)) } else { Ok(()) }
     }
 
-    /// Refuses the options that are given and do nothing without `other`, beside `given`. clap's `requires` lets an option pass
-    /// beside one that excludes the required one.
+    /// Refuses options that do nothing without `other`. clap's `requires` lets an option pass beside one that excludes `other`.
     pub(super) fn refuse_without(other: &str, given: &str, options: &[(&str, bool)]) -> Result<()> {
         let Some((option, _)) = options.iter().find(|(_, is_given)| *is_given) else { return Ok(()) };
         Err(Self::Usage(format!("{option} applies only to {other}, not to {given}: leave it out, or use {other}")))

@@ -11,7 +11,6 @@ pub(super) fn is_stdin(path: &Path) -> bool {
     path.as_os_str() == "-"
 }
 
-/// The name for messages.
 pub(super) fn name(path: &Path) -> String {
     if is_stdin(path) { "standard input".to_owned() } else { one_line(&path.display().to_string()) }
 }

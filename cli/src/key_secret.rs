@@ -78,7 +78,6 @@ impl Keys {
         hash
     }
 
-    /// The key that was shown so.
     pub(crate) fn named(&self, shown: &str) -> Option<String> {
         if self.secret.is_none() || shown.is_empty() {
             return Some(shown.to_owned());

@@ -61,7 +61,6 @@ pub(super) struct LimitArgs {
     lease: Option<String>,
 }
 const HEADING: &str = "The limit";
-/// The options that define a limit.
 const INLINE: &str = "kind rate period every zone anchor capacity max_reserved start resolution shards lease";
 const NO_LIMIT: &str = "no limit given";
 const REMEDY: &str = "use --limits FILE, or --rate and --period; to check or peek a concurrency limit, --capacity and --lease; \
@@ -75,7 +74,6 @@ fn not_stored(name: &str, stored: &Limits) -> String {
     }
 }
 
-/// The most names of limits that a message lists.
 const LISTED: usize = 20;
 
 pub(crate) fn stored_names(stored: &Limits) -> String {

@@ -1,6 +1,5 @@
-//! Writes to standard output without `println!`, which panics when the reader has closed it, and messages and progress to
-//! standard error. Progress is what a command is doing, and how far it is. It is drawn only on a terminal, appears only if the
-//! work takes longer than a moment, and is removed when the [`Progress`] is dropped.
+//! Writes to standard output without `println!`, which panics when the reader has closed it, and messages and progress to standard
+//! error. Progress is drawn on a terminal only, if the work takes longer than a moment, until the [`Progress`] is dropped.
 
 use std::fmt::Display;
 use std::io::{self, IsTerminal, Write};

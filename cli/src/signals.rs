@@ -1,7 +1,9 @@
 //! Signals that end the tool, or are passed on to its command.
 
+#[cfg(not(unix))]
+pub(super) use pg_limiter::queue::stop_signal as interrupt;
 #[cfg(unix)]
-pub(super) use unix::Signals;
+pub(super) use unix::{Signals, interrupt};
 
 pub(super) const TERM: i32 = 15;
 
@@ -9,24 +11,6 @@ pub(super) const TERM: i32 = 15;
 pub(super) fn exit_code(signal: i32) -> u8 {
     u8::try_from(128 + signal).unwrap_or(u8::MAX)
 }
-
-/// Listens to Ctrl-C, SIGTERM and SIGHUP from this call on; the future waits for one of them. So call it before the first output: a
-/// user or a script may send a signal after it. A signal that arrives while nothing listens here has no effect, and has to be sent
-/// again.
-#[cfg(unix)]
-pub(super) fn interrupt() -> impl Future<Output = ()> {
-    let signals =
-        Signals::of(&[rustix::process::Signal::INT, rustix::process::Signal::TERM, rustix::process::Signal::HUP]);
-    async {
-        match signals {
-            Ok(mut signals) => drop(signals.next().await),
-            Err(_) => std::future::pending().await,
-        }
-    }
-}
-
-#[cfg(not(unix))]
-pub(super) use pg_limiter::queue::stop_signal as interrupt;
 
 #[cfg(unix)]
 mod unix {
@@ -82,6 +66,18 @@ mod unix {
                 ready.next().map_or(Poll::Pending, |kind| Poll::Ready(kind.as_raw()))
             })
             .await
+        }
+    }
+
+    /// Listens to Ctrl-C, SIGTERM and SIGHUP from this call on; the future waits for one of them. So call it before the first output:
+    /// a user or a script may send a signal after it, and a signal that arrives while nothing listens here has no effect.
+    pub(crate) fn interrupt() -> impl Future<Output = ()> {
+        let signals = Signals::of(&[Signal::INT, Signal::TERM, Signal::HUP]);
+        async {
+            match signals {
+                Ok(mut signals) => drop(signals.next().await),
+                Err(_) => std::future::pending().await,
+            }
         }
     }
 

@@ -109,8 +109,7 @@ pub(super) fn message(text: &str) -> String {
     escape(text, |c| c == '\n' || is_plain(c))
 }
 
-/// Shortens a name or a key to a cell of at most `width` columns: in the middle, because names often differ at their ends, and not
-/// within an escape. Blanks at its ends are escaped, too.
+/// Shortens a name or a key in the middle, because names often differ at their ends, and not within an escape. Escapes outer blanks.
 pub(super) fn shown(text: &str, width: usize) -> String {
     let (start, end) = (text.len() - text.trim_start_matches(' ').len(), text.trim_end_matches(' ').len());
     let cell = |(place, c): (usize, char)| {

@@ -16,7 +16,7 @@ use crate::text::{escaped, many, moment};
 use crate::{CliError, Database, Progress, Result, input, json, output};
 use pg_limiter::{CallAt, Error, Item, LimitState, Op, Schema, TransactionLimiter};
 
-pub(crate) async fn run(args: ExportArgs, database: Database) -> Result<ExitCode> {
+pub(crate) async fn run(args: ExportArgs, database: &Database) -> Result<ExitCode> {
     if args.format != Format::Csv {
         CliError::refuse_without("--format csv", "--format json", &[("--no-formulas", args.no_formulas)])?;
     }
@@ -143,7 +143,6 @@ pub(crate) struct Row {
 pub(crate) const COLUMNS: &str = "name, key, shard, shards, value, ts, idle_at, detail";
 
 impl FromRow<'_, PgRow> for Row {
-    /// Reads [`COLUMNS`].
     fn from_row(row: &PgRow) -> Result<Self, sqlx::Error> {
         let (name, key, shard, shards, value, ts, idle_at, detail) = FromRow::from_row(row)?;
         Ok(Self { name, key, shard, shards, value, ts, idle_at, detail, balance: None })

@@ -42,7 +42,7 @@ pub(crate) struct FileArgs {
     json: bool,
 }
 
-pub(crate) async fn run(command: LimitsCommand, database: Database) -> Result<ExitCode> {
+pub(crate) async fn run(command: LimitsCommand, database: &Database) -> Result<ExitCode> {
     match command {
         LimitsCommand::Show { history: None, json } => show(json, &database.named()?).await?,
         LimitsCommand::Show { history: Some(name), .. } => history(&name, &database.named()?).await?,
@@ -65,7 +65,6 @@ async fn show(json: bool, running: &Running) -> Result<()> {
     }
 }
 
-/// Prints a line for each definition of a limit: its time, its author and its rule.
 async fn history(name: &str, running: &Running) -> Result<()> {
     let schema = &running.schema;
     let sql = format!(

@@ -41,7 +41,7 @@ pub(crate) struct MigrateArgs {
     json: bool,
 }
 
-pub(crate) async fn run(args: MigrateArgs, database: Database) -> Result<ExitCode> {
+pub(crate) async fn run(args: MigrateArgs, database: &Database) -> Result<ExitCode> {
     if !args.print {
         let options = [("--from", args.from.is_some()), ("--functions", args.functions)];
         CliError::refuse_without("--print", "other runs of migrate", &options)?;
@@ -55,9 +55,8 @@ pub(crate) async fn run(args: MigrateArgs, database: Database) -> Result<ExitCod
             Some(version) if versions.contains(&version) => Contents::From(version),
             Some(version) => {
                 let last = versions.last().copied().unwrap_or_default();
-                return Err(CliError::usage(format!(
-                    "--from {version}: this version does not exist; use a version from 1 to {last}"
-                )));
+                let why = format!("--from {version}: this version does not exist; use a version from 1 to {last}");
+                return Err(CliError::usage(why));
             }
         };
         output::line(script(&database.schema, contents, parts).trim_end())?;
@@ -74,7 +73,7 @@ pub(crate) async fn run(args: MigrateArgs, database: Database) -> Result<ExitCod
     Ok(ExitCode::SUCCESS)
 }
 
-async fn on(args: &MigrateArgs, database: Database) -> Result<ExitCode> {
+async fn on(args: &MigrateArgs, database: &Database) -> Result<ExitCode> {
     let running = database.start(false).await?;
     let pool = running.pool(1).await?;
     let progress = Progress::of("comparing the schema with this release");
@@ -86,10 +85,8 @@ async fn on(args: &MigrateArgs, database: Database) -> Result<ExitCode> {
         drop(progress);
         if args.json {
             let differences: Vec<_> = drift.iter().map(difference).collect();
-            let ok = drift.is_empty();
-            output::line_if_open(json::line(
-                &json!({"ok": ok, "schema": running.schema.name(), "differences": differences}),
-            ))?;
+            let (ok, schema) = (drift.is_empty(), running.schema.name());
+            output::line_if_open(json::line(&json!({"ok": ok, "schema": schema, "differences": differences})))?;
         } else if drift.is_empty() {
             output::line_if_open(format!("schema \"{}\" matches this release", &running.schema))?;
         } else {

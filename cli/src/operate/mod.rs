@@ -1,22 +1,23 @@
 //! The commands that operate a limiter in use: they change, watch and examine a database.
 
-pub(crate) mod decide;
 pub(crate) mod doctor;
 pub(crate) mod exec;
 pub(crate) mod export;
+pub(crate) mod keys;
 pub(crate) mod limits;
 pub(crate) mod live;
 pub(crate) mod migrate;
 pub(crate) mod queue;
-pub(crate) mod removal;
 pub(crate) mod stored;
 pub(crate) mod top;
 pub(crate) mod ui;
 
 use std::process::ExitCode;
+use std::time::Duration;
 
 use clap::Subcommand;
 
+use crate::text::parse_length;
 use crate::{Database, Result};
 use pg_limiter::Op;
 
@@ -27,22 +28,40 @@ pub(crate) enum Command {
     /// Print the grants that a role needs for what it does, and nothing else
     Grants(migrate::GrantsArgs),
     /// Take tokens, or report when they will be available
-    Limit(decide::DecideArgs),
+    Limit(keys::DecideArgs),
     /// Decide like `limit`, but take nothing
-    Check(decide::DecideArgs),
+    Check(keys::DecideArgs),
     /// Print the balance of a bucket
-    Peek(decide::PeekKeyArgs),
+    Peek {
+        #[command(flatten)]
+        what: keys::PeekArgs,
+        #[command(flatten)]
+        exact: stored::ExactArgs,
+    },
     /// Reset a key, or all keys of a limit: their buckets are full again
-    Reset(removal::ResetArgs),
+    Reset(keys::ResetArgs),
     /// Block a key of a gate for a time: calls on it are denied
-    Block(decide::BlockArgs),
+    Block {
+        #[command(flatten)]
+        what: keys::GateArgs,
+        /// How long to block the key, such as 90s, 1h or 7d. A block that lasts longer stays
+        #[arg(value_name = "LENGTH", value_parser = parse_length)]
+        length: Duration,
+    },
     /// End the block of a key of a gate
-    Unblock(decide::UnblockArgs),
+    Unblock(keys::GateArgs),
     /// Delete what is stored about a key, in all limits, queues and answers: for a request to erase personal data
-    Forget(removal::ForgetArgs),
+    Forget(keys::ForgetArgs),
     /// Remove the rows of idle keys: their buckets are full with a row or without. Run it from cron. With
     /// --dead-older-than, also remove dead jobs of all queues
-    Prune(removal::PruneArgs),
+    Prune {
+        /// Also remove jobs, of all queues, that have been dead for at least this long, such as 30d
+        #[arg(long, value_name = "LENGTH", value_parser = parse_length)]
+        dead_older_than: Option<Duration>,
+        /// Print JSON
+        #[arg(long)]
+        json: bool,
+    },
     /// Print the stored limits, or store those of a file
     #[command(subcommand)]
     Limits(limits::LimitsCommand),
@@ -65,19 +84,25 @@ pub(crate) enum Command {
 }
 
 pub(crate) async fn run(command: Command, database: Database) -> Result<ExitCode> {
+    let code = run_on(&database, command).await;
+    database.close().await;
+    code
+}
+
+async fn run_on(database: &Database, command: Command) -> Result<ExitCode> {
     match command {
-        Command::Grants(args) => migrate::grants(&args, &database)?,
-        Command::Peek(args) => decide::peek(args, database).await?,
-        Command::Block(args) => decide::block(args, database).await?,
-        Command::Unblock(args) => decide::unblock(args, database).await?,
-        Command::Forget(args) => removal::forget(args, database).await?,
-        Command::Prune(args) => removal::prune(args, database).await?,
+        Command::Grants(args) => migrate::grants(&args, database)?,
+        Command::Peek { what, exact } => keys::peek(what, exact, database).await?,
+        Command::Block { what, length } => keys::block(what, length, database).await?,
+        Command::Unblock(args) => keys::unblock(args, database).await?,
+        Command::Forget(args) => keys::forget(args, database).await?,
+        Command::Prune { dead_older_than, json } => keys::prune(dead_older_than, json, database).await?,
         Command::Ui(args) => ui::run(args, database).await?,
         // The exit code of these depends on what they find.
         Command::Migrate(args) => return migrate::run(args, database).await,
-        Command::Limit(args) => return decide::decide(Op::Limit, args, database).await,
-        Command::Check(args) => return decide::decide(Op::Check, args, database).await,
-        Command::Reset(args) => return removal::reset(args, database).await,
+        Command::Limit(args) => return keys::decide(Op::Limit, args, database).await,
+        Command::Check(args) => return keys::decide(Op::Check, args, database).await,
+        Command::Reset(args) => return keys::reset(args, database).await,
         Command::Limits(command) => return limits::run(command, database).await,
         Command::Queue(command) => return queue::run(command, database).await,
         Command::Top(args) => return top::run(args, database).await,

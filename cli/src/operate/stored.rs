@@ -27,16 +27,8 @@ pub(crate) struct Forms {
     secret: Option<KeySecret>,
 }
 
-/// The forms that have rows.
-#[derive(Default)]
-struct Stored {
-    /// In the limit itself.
-    here: BTreeSet<String>,
-    /// In other limits, if there are none here: the names of the limits, and the forms.
-    elsewhere: BTreeSet<(String, String)>,
-    /// Whether the role may not read the rows.
-    is_hidden: bool,
-}
+/// The forms that have rows, each behind the name of its limit.
+type Stored = BTreeSet<(String, String)>;
 
 impl Forms {
     pub(crate) fn new(key: String, ExactArgs { exact }: ExactArgs, secret: Option<KeySecret>) -> Self {
@@ -60,9 +52,9 @@ impl Forms {
 
     /// The keys that have rows, in any form and of any limit, and the given one.
     pub(crate) async fn every(&self, limiter: &Limiter) -> Result<Vec<String>> {
-        let Stored { elsewhere, .. } = self.look(limiter, None).await?;
+        let stored = self.look(limiter, None).await?.unwrap_or_default();
         let first = if self.all.contains(&self.given) { self.given.as_str() } else { self.usual() };
-        let others = elsewhere.into_iter().map(|(_, form)| form).filter(|form| form != first).collect::<BTreeSet<_>>();
+        let others = stored.into_iter().map(|(_, form)| form).filter(|form| form != first).collect::<BTreeSet<_>>();
         Ok([first.to_owned()].into_iter().chain(others).collect())
     }
 
@@ -70,35 +62,37 @@ impl Forms {
     /// form. Prints a note if it is not the key as given, or if `always` no row is of this form.
     pub(crate) async fn find(&self, limiter: &Limiter, name: &str, always: bool) -> Result<String> {
         let stored = self.look(limiter, Some(name)).await?;
-        let form: &str = match stored.here.iter().collect::<Vec<_>>()[..] {
-            _ if stored.here.contains(&self.given) => &self.given,
+        let here = stored.iter().flatten().filter(|(of, _)| of == name).map(|(_, form)| form.as_str());
+        let here: Vec<&str> = here.collect();
+        let form = match here[..] {
+            _ if here.contains(&&*self.given) => &self.given,
             [] => self.usual(),
             [form] => form,
             _ => {
-                let (given, forms) = (escaped(&self.given), quoted(&stored.here));
+                let (given, forms) = (escaped(&self.given), quoted(&here));
                 let why = format!("\"{given}\" is stored in several forms: {forms}; give one of them, with --exact");
                 return Err(CliError::usage(why));
             }
         };
-        self.note(form, &stored, always).iter().for_each(output::note);
+        self.note(form, !here.is_empty(), stored.as_ref(), always).iter().for_each(output::note);
         Ok(form.to_owned())
     }
 
-    fn note(&self, form: &str, stored: &Stored, always: bool) -> Option<String> {
+    fn note(&self, form: &str, is_here: bool, stored: Option<&Stored>, always: bool) -> Option<String> {
         let (given, shown) = (escaped(&self.given), escaped(form));
         let is_otherwise = form != self.given;
-        if stored.here.contains(form) {
+        if is_here {
             return is_otherwise.then(|| format!("\"{given}\" is stored as \"{shown}\""));
         }
-        let is_elsewhere = stored.elsewhere.iter().any(|(_, other)| other == form);
+        let is_elsewhere = stored.into_iter().flatten().any(|(_, other)| other == form);
         if self.all.is_empty() || (is_elsewhere && !is_otherwise) {
             return None;
         }
         let in_limit = |(name, other): &(String, String)| format!("\"{}\" in \"{}\"", escaped(other), escaped(name));
-        let others: Vec<String> = stored.elsewhere.iter().map(in_limit).collect();
+        let others: Vec<String> = stored.into_iter().flatten().map(in_limit).collect();
         let found = match &others[..] {
             [] if !is_otherwise && !always => return None,
-            [] if stored.is_hidden => "this role may not read which keys are stored".to_owned(),
+            [] if stored.is_none() => "this role may not read which keys are stored".to_owned(),
             [] => "no limit has a row of it, in any form".to_owned(),
             others => format!("other limits have rows of {}", others.join(", ")),
         };
@@ -109,28 +103,29 @@ impl Forms {
         ))
     }
 
-    async fn look(&self, limiter: &Limiter, name: Option<&str>) -> Result<Stored> {
-        let (schema, mut stored) = (limiter.schema(), Stored::default());
+    /// The forms that have rows of this limit, or if there are none, of all limits. `None`: this role may not read the rows.
+    async fn look(&self, limiter: &Limiter, name: Option<&str>) -> Result<Option<Stored>> {
+        let schema = limiter.schema();
         if self.all.is_empty() {
-            return Ok(stored);
+            return Ok(Some(Stored::new()));
         }
         let read = async {
             let mut tx = limiter.pool().begin().await?;
+            let mut found = Stored::new();
             if let Some(name) = name {
-                let found = self.of_limits(&mut tx, schema, &[name.to_owned()]).await?;
-                stored.here = found.into_iter().map(|(_, form)| form).collect();
+                found = self.of_limits(&mut tx, schema, &[name.to_owned()]).await?;
             }
-            if stored.here.is_empty() {
+            if found.is_empty() {
                 let sql = AssertSqlSafe(format!("SELECT n FROM {}._names() AS n", schema.quoted()));
                 let names: Vec<String> = sqlx::query_scalar(sql).persistent(false).fetch_all(&mut *tx).await?;
-                stored.elsewhere = self.of_limits(&mut tx, schema, &names).await?;
+                found = self.of_limits(&mut tx, schema, &names).await?;
             }
-            tx.rollback().await
+            tx.rollback().await.map(|()| found)
         };
         match read.await {
-            Ok(()) => Ok(stored),
+            Ok(found) => Ok(Some(found)),
             // The command itself may need no right to read the table.
-            Err(error) if lacks_privilege(&error) => Ok(Stored { is_hidden: true, ..Stored::default() }),
+            Err(error) if lacks_privilege(&error) => Ok(None),
             Err(error) => Err(Error::from_sql(error, schema.name()).into()),
         }
     }
@@ -141,11 +136,10 @@ impl Forms {
         conn: &mut PgConnection,
         schema: &Schema,
         names: &[String],
-    ) -> Result<BTreeSet<(String, String)>, sqlx::Error> {
+    ) -> Result<Stored, sqlx::Error> {
         // Each form is looked up by the primary key, even if the table was never analyzed.
-        let settings =
-            "SET LOCAL enable_hashjoin = off; SET LOCAL enable_mergejoin = off; SET LOCAL enable_seqscan = off";
-        sqlx::raw_sql(settings).execute(&mut *conn).await?;
+        let plan = "SET LOCAL enable_hashjoin = off; SET LOCAL enable_mergejoin = off; SET LOCAL enable_seqscan = off";
+        sqlx::raw_sql(plan).execute(&mut *conn).await?;
         let pairs = names.iter().flat_map(|name| self.all.iter().map(move |form| (name, form)));
         let pairs: Vec<(&String, &String)> = pairs.collect();
         let sql = format!(

@@ -124,14 +124,10 @@ mod tests {
         };
         let found = cluster(true, 0, true, true).found;
         assert_eq!(found, "Citus 13.0-1, 3 active nodes; the tables are distributed by key");
-        let states = [
-            cluster(true, 0, true, true),
-            cluster(true, 0, false, false),
-            cluster(false, 0, true, true),
-            cluster(true, 0, true, false),
-            cluster(true, 1, true, true),
-        ];
-        assert_eq!(states.map(|finding| finding.state), [Ok, Note, Warning, Problem, Problem]);
+        let well = [cluster(true, 0, true, true), cluster(true, 0, false, false), cluster(false, 0, true, true)];
+        assert_eq!(well.map(|finding| finding.state), [Ok, Note, Warning]);
+        let ill = [cluster(true, 0, true, false), cluster(true, 1, true, true)];
+        assert_eq!(ill.map(|finding| finding.state), [Problem, Problem]);
     }
 
     #[test]

@@ -136,8 +136,7 @@ fn judge_usage(usage: f64, oldest: Option<(i32, String, f64)>) -> Finding {
         .advise(end)
 }
 
-/// Logical replication copies rows and no sequences, so a new primary can give a job an id that exists. Returns `None` if all is well,
-/// or if the role may not read both.
+/// Logical replication copies no sequences, so a new primary can give a job an id that exists. `None`: all is well, or may not be read.
 pub(super) async fn ids(session: &mut Session) -> Option<Finding> {
     let (jobs, sequence) = (session.table("jobs"), session.table("jobs_id_seq"));
     let sql = format!("SELECT (SELECT max(id) FROM {jobs}), (SELECT last_value FROM {sequence})");

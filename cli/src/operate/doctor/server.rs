@@ -1,5 +1,4 @@
-//! Checks the engine, the isolation levels, the clock, which is the only one that limits use, and the connection: its encryption,
-//! whether the server's certificate is verified, and a pooler on its way.
+//! Checks the engine, the isolation levels, the clock, and the connection: its encryption, and a pooler on its way.
 
 use std::collections::BTreeSet;
 use std::net::IpAddr;
@@ -9,8 +8,7 @@ use sqlx::Connection;
 use sqlx::postgres::PgSslMode;
 
 use crate::database::connect_with;
-use crate::operate::doctor::session::{first, plain_row};
-use crate::operate::doctor::{Finding, Session};
+use crate::operate::doctor::{Finding, PLAIN, Session, ask, first};
 use crate::text::shown;
 use pg_limiter::Error;
 
@@ -25,7 +23,7 @@ const OTHERS: [&str; 8] =
     ["CockroachDB", "Redshift", "Greenplum", "Materialize", "RisingWave", "CrateDB", "QuestDB", "Spanner"];
 
 pub(super) async fn engine(session: &mut Session) -> sqlx::Result<Finding> {
-    let (version,): (String,) = plain_row(&mut session.connection, "SELECT version()").await?;
+    let (version,): (String,) = first(ask(&mut session.connection, PLAIN, "SELECT version()").await?)?;
     let (finding, is_yugabyte) = judge_engine(&version);
     session.is_yugabyte = is_yugabyte;
     Ok(finding)
@@ -37,9 +35,8 @@ fn judge_engine(text: &str) -> (Finding, bool) {
     let version = text.strip_prefix("PostgreSQL ").and_then(|rest| rest.split_whitespace().next());
     let version = version.filter(|_| other.is_none()).unwrap_or_default();
     let release = pg_limiter::Engine::yugabyte_release(version);
-    let mut numbers =
-        release.unwrap_or(version).split(|c: char| !c.is_ascii_digit()).map_while(|part| part.parse().ok());
-    let finding = match (release, numbers.next(), numbers.next()) {
+    let mut parts = release.unwrap_or(version).split(|c: char| !c.is_ascii_digit()).map_while(|part| part.parse().ok());
+    let finding = match (release, parts.next(), parts.next()) {
         (None, Some(major), _) => judge_postgres(version, major),
         (Some(release), Some(year), Some(half)) if (year, half) < OLDEST_YUGABYTE => {
             Finding::problem(format!("YugabyteDB {release} is too old")).advise("Update to YugabyteDB 2024.2 or later.")
@@ -100,9 +97,6 @@ fn judge_levels(serializable: &str, read_committed: &str) -> Finding {
 const READINGS: usize = 5;
 const TOO_FAR: f64 = 1.0;
 
-/// Both clocks, theirs and ours, in seconds since the Unix epoch, and the time that it took to read them.
-type Reading = (f64, f64, Duration);
-
 pub(super) async fn clock(session: &mut Session) -> sqlx::Result<Finding> {
     let mut readings = Vec::with_capacity(READINGS);
     for _ in 0..READINGS {
@@ -114,7 +108,8 @@ pub(super) async fn clock(session: &mut Session) -> sqlx::Result<Finding> {
     Ok(judge_clock(&readings))
 }
 
-fn judge_clock(readings: &[Reading]) -> Finding {
+/// `readings`: both clocks, theirs and ours, in seconds since the Unix epoch, and the time that it took to read them.
+fn judge_clock(readings: &[(f64, f64, Duration)]) -> Finding {
     if readings.windows(2).any(|pair| pair[1].0 <= pair[0].0) {
         return Finding::problem("the database's clock does not advance")
             .advise("Check the clock of its machine: while it stands still or runs backwards, no tokens refill.");
@@ -139,9 +134,8 @@ const SEQUENCE: &str = "_test_clock";
 /// Checks for a test clock, which `TestClock` of the library's feature `testing` installs. Returns `None` if there is none.
 pub(super) async fn test_clock(session: &mut Session) -> sqlx::Result<Option<Finding>> {
     let (functions, sequence) = (&session.functions, session.table(SEQUENCE));
-    let installed =
-        format!("SELECT count(*) FROM {functions} WHERE p.proname = '_clock' AND p.prosrc LIKE '%{SEQUENCE}%'");
-    if session.row::<(i64,)>(&installed).await? == (0,) {
+    let sql = format!("SELECT count(*) FROM {functions} WHERE p.proname = '_clock' AND p.prosrc LIKE '%{SEQUENCE}%'");
+    if session.row::<(i64,)>(&sql).await? == (0,) {
         return Ok(None);
     }
     let (ahead,): (i64,) = session.row(&format!("SELECT last_value FROM {sequence}")).await?;
@@ -200,8 +194,8 @@ pub(super) async fn pooler(session: &mut Session) -> sqlx::Result<Finding> {
     };
     let (mut firsts, mut seconds) = (BTreeSet::new(), BTreeSet::new());
     for _ in 0..ROUNDS {
-        firsts.insert(plain_row::<(String,)>(&mut session.connection, BACKEND).await?);
-        seconds.insert(plain_row(&mut second, BACKEND).await?);
+        firsts.insert(first::<(String,)>(ask(&mut session.connection, PLAIN, BACKEND).await?)?);
+        seconds.insert(first(ask(&mut second, PLAIN, BACKEND).await?)?);
     }
     let _ = second.close().await;
     if firsts.len() == 1 && seconds.len() == 1 && firsts != seconds {
@@ -231,9 +225,9 @@ pub(super) async fn startup_settings(session: &Session) -> sqlx::Result<Finding>
             });
         }
     };
-    let value = plain_row(&mut connection, "SELECT current_setting('pg_limiter.doctor', true)").await;
+    let value = ask(&mut connection, PLAIN, "SELECT current_setting('pg_limiter.doctor', true)").await;
     let _ = connection.close().await;
-    let (value,): (Option<String>,) = value?;
+    let (value,): (Option<String>,) = first(value?)?;
     Ok(match value.as_deref() {
         Some("1") => Finding::ok("they arrive: the limiter's own connections have their isolation level and time-out"),
         _ => Finding::warning("a pooler silently ignores them").advise(over_pool),

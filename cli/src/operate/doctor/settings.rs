@@ -2,8 +2,7 @@
 
 use std::collections::HashMap;
 
-use crate::operate::doctor::session::{PLAIN, ask};
-use crate::operate::doctor::{Finding, Session};
+use crate::operate::doctor::{Finding, PLAIN, Session, ask};
 use crate::text::many;
 
 const NEARLY_ALL: f64 = 0.8;
@@ -12,7 +11,6 @@ const TIMEOUTS: [&str; 4] =
 /// Milliseconds. A shorter timeout ends calls that only wait for a row lock.
 const SHORT: i64 = 1000;
 const USUAL_PREDICATE_LOCKS: i64 = 64;
-const USUAL_DEADLOCK_TIMEOUT: i64 = 1000;
 
 /// Values and their sources, as a new session of this role gets them, without changes that this session made.
 pub(super) struct Settings(HashMap<String, (String, String)>);
@@ -32,7 +30,6 @@ impl Settings {
         self.get(name)?.parse().ok()
     }
 
-    /// Formats `name=value`, with the source of the value.
     pub(super) fn shown(&self, name: &str) -> String {
         let Some((value, source)) = self.0.get(name) else { return format!("{name} is unknown") };
         let source = match source.as_str() {
@@ -71,7 +68,7 @@ impl Settings {
                     .advise("SERIALIZABLE transactions run out of them, or lock whole pages and conflict unnecessarily. Set")
                     .advise(format!("max_pred_locks_per_transaction = {USUAL_PREDICATE_LOCKS} or more in postgresql.conf."))
             }))
-            .and(is_below("deadlock_timeout", USUAL_DEADLOCK_TIMEOUT / 10).then(|| {
+            .and(is_below("deadlock_timeout", 100).then(|| {
                 Finding::note("transactions that wait for a row check for deadlocks very early")
                     .advise("The check is expensive, and a wait for a hot row is not a deadlock: 1s is usual.")
             }))
@@ -113,7 +110,6 @@ impl Settings {
     }
 }
 
-/// Checks the tightest of three bounds on connections.
 pub(super) async fn connections(session: &mut Session) -> sqlx::Result<Finding> {
     let sql = "SELECT 'of the server', \
                  coalesce(current_setting('max_connections', true)::bigint \

@@ -8,16 +8,13 @@ use crate::operate::doctor::{Finding, Session, Settings};
 use crate::operate::export::CLOCK;
 use crate::text::{age, grouped, many, one_line};
 
-/// Fewer dead rows than this are not reported.
 const MANY_DEAD: u64 = 10_000;
 /// With at least this many dead versions, and this many for each live row, the versions of a hot row are not removed.
 const MANY_VERSIONS: u64 = 1_000;
 const MANY_OF_A_ROW: u64 = 10;
-/// Fewer updates than this are not judged.
 const MANY_UPDATES: u64 = 10_000;
 const IN_PLACE: f64 = 0.9;
 
-/// A table, from the server's statistics.
 #[derive(Clone, Debug, Default, Deserialize)]
 pub(crate) struct Table {
     pub(crate) name: String,
@@ -132,7 +129,6 @@ impl Table {
 const PAGES: f64 = 1024.0;
 /// The number of rows to read on an engine that cannot sample pages.
 const ROWS: u32 = 20_000;
-/// Fewer idle rows than this do not matter.
 const MANY_IDLE: f64 = 10_000.0;
 
 /// Idle rows mean the same as no row, and `prune` removes them.
@@ -283,12 +279,9 @@ mod tests {
     use super::*;
     use crate::operate::doctor::State::{self, Note, Ok, Warning};
 
-    fn table() -> Table {
-        Table { options: "fillfactor=70".to_owned(), live: 100, dead: 50, ..Table::default() }
-    }
-
     #[test]
     fn dead_rows_and_updates_that_are_not_hot_are_reported() {
+        let table = || Table { options: "fillfactor=70".to_owned(), live: 100, dead: 50, ..Table::default() };
         assert_eq!([table().size().state, table().updates().state], [Ok, Ok]);
         let state = |dead, live| Table { dead, live, ..table() }.size().state;
         let states = [state(10_000, 5), state(10_001, 5), state(50_000, 60_000), state(60_001, 60_000)];

@@ -18,7 +18,6 @@ pub(super) fn address_on(host: &str) -> String {
     if host.contains(':') { format!("[{host}]:9000") } else { format!("{host}:9000") }
 }
 
-/// Reads such an address, with or without a port.
 pub(super) fn parse_address(text: &str) -> Result<String, &'static str> {
     let authority = text.parse::<http::uri::Authority>().ok().filter(|authority| !authority.host().is_empty());
     let parts = authority.as_ref().map(|authority| (authority.host(), authority.port_u16()));
@@ -70,8 +69,6 @@ const READ_COMMITTED: &str = "yb_enable_read_committed_isolation";
 const WAIT_QUEUES: &str = "enable_wait_queues";
 const ADVISORY_LOCKS: &str = "ysql_yb_enable_advisory_locks";
 const CLOCK_SKEW: &str = "max_clock_skew_usec";
-/// The default of YugabyteDB, in microseconds.
-const USUAL_SKEW: u64 = 500_000;
 
 /// Returns one finding for each flag. If they cannot be read, returns one that explains how to check them.
 pub(super) async fn check(address: &str) -> Findings {
@@ -127,7 +124,7 @@ fn judge_flag(name: &str, value: Option<&str>) -> Finding {
             let most = format!("the clocks of the nodes may differ by up to {} ms", micros / 1000);
             Finding::note(format!("{most}, and limits may be off by as much"))
                 .advise("Synchronize the clocks with NTP, and set the flag back to its default of 500000.")
-                .ok_if(micros <= USUAL_SKEW)
+                .ok_if(micros <= 500_000)
         }
     }
 }
@@ -137,16 +134,15 @@ mod tests {
     use tokio::net::TcpListener;
 
     use super::*;
-    use crate::operate::doctor::State::{self, Note, Ok, Warning};
+    use crate::operate::doctor::State::{Note, Ok, Warning};
 
     #[test]
     fn flags_are_read_from_the_page() {
         let answer = "HTTP/1.1 200 OK\r\nContent-Type: text/plain\r\n\r\n--skip_prefix_locks=true\n\
              --rpc_bind_addresses=127.0.0.1:9100\n--ysql_pg_conf_csv=\n no flag=1\n--max_clock_skew_usec=500000\r\n";
         let flags = parse(answer).unwrap();
-        assert_eq!(flags["skip_prefix_locks"], "true");
-        assert_eq!(flags["ysql_pg_conf_csv"], "");
-        assert_eq!(flags["max_clock_skew_usec"], "500000");
+        let read = ["skip_prefix_locks", "ysql_pg_conf_csv", "max_clock_skew_usec"].map(|name| &*flags[name]);
+        assert_eq!(read, ["true", "", "500000"]);
         assert_eq!([flags.get("no flag"), flags.get("enable_wait_queues")], [None, None]);
     }
 
@@ -188,16 +184,10 @@ mod tests {
         assert_eq!(address_on("::1"), "[::1]:9000");
     }
 
-    fn judged(page: &str) -> Findings {
-        judge(&parse(&format!("HTTP/1.1 200 OK\r\n\r\n{page}")).unwrap())
-    }
-
-    fn states(page: &str) -> Vec<State> {
-        judged(page).iter().map(|(_, finding)| finding.state).collect()
-    }
-
     #[test]
     fn each_flag_is_judged() {
+        let judged = |page: &str| judge(&parse(&format!("HTTP/1.1 200 OK\r\n\r\n{page}")).unwrap());
+        let states = |page: &str| judged(page).iter().map(|(_, finding)| finding.state).collect::<Vec<_>>();
         let good = "--skip_prefix_locks=false\n--yb_enable_read_committed_isolation=true\n--enable_wait_queues=true\n\
                     --ysql_yb_enable_advisory_locks=true\n--max_clock_skew_usec=500000\n";
         assert_eq!(states(good), [Ok, Ok, Ok, Ok, Ok]);

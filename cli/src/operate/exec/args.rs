@@ -211,7 +211,6 @@ pub(super) fn parse_exit_code(text: &str) -> Result<(Failure, u8), String> {
     Ok((failure, code.parse().map_err(|_| format!("\"{code}\" is no exit code: use 0 to 255"))?))
 }
 
-/// The window of a job.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Every {
     Calendar(Calendar),

@@ -3,18 +3,18 @@
 mod args;
 mod processes;
 mod terminal;
-mod work;
 
 use std::process::ExitCode;
 use std::time::{Duration, Instant};
 
-use crate::signals::{Signals, exit_code};
+use crate::signals::{Signals, TERM, exit_code};
 use crate::{CliError, Database, Progress, Result, output, text};
 pub(crate) use args::{EXEC_EXIT_CODES, ExecArgs};
-use args::{Failure, Outcome};
+use args::{Failure, OnLost, Outcome};
 use pg_limiter::{Call, Decision, Error, Item, Lease, LeaseId, Limiter};
+use processes::Processes;
 
-pub(crate) async fn run(args: ExecArgs, database: Database) -> Result<ExitCode> {
+pub(crate) async fn run(args: ExecArgs, database: &Database) -> Result<ExitCode> {
     let outcome = hold(&args, database).await.unwrap_or_else(|error| {
         output::note(&error);
         Outcome::Failure(if matches!(error, CliError::Usage(_)) { Failure::Invalid } else { Failure::Failed })
@@ -22,7 +22,7 @@ pub(crate) async fn run(args: ExecArgs, database: Database) -> Result<ExitCode> 
     Ok(outcome.exit_code(&args))
 }
 
-async fn hold(args: &ExecArgs, database: Database) -> Result<Outcome> {
+async fn hold(args: &ExecArgs, database: &Database) -> Result<Outcome> {
     let limits = args.limits()?;
     let key_secret = args.secret.read()?;
     let running = database.named()?;
@@ -36,7 +36,7 @@ async fn hold(args: &ExecArgs, database: Database) -> Result<Outcome> {
         Ok(lease) => lease.keep_renewed(),
         Err(outcome) => return Ok(outcome),
     };
-    let outcome = work::work(args, &lease, &mut signals).await;
+    let outcome = work(args, &lease, &mut signals).await;
     // The token of a run that may go on elsewhere, or that may have succeeded, stays spent.
     let failed = matches!(outcome, Outcome::Code(1..) | Outcome::Failure(Failure::NotStarted));
     let (names, was_held) = (args.names(), !lease.ends_in().is_zero());
@@ -54,8 +54,7 @@ async fn hold(args: &ExecArgs, database: Database) -> Result<Outcome> {
     Ok(outcome)
 }
 
-/// Releases the slots and returns these tokens, in one transaction. Returns whether the slots were held. If they were not, another
-/// run may have begun, and the tokens stay spent.
+/// Releases the slots, and returns these tokens if the slots were held: if not, another run may have begun. In one transaction.
 async fn release(limiter: &Limiter, args: &ExecArgs, lease: Lease, names: &[String]) -> Result<bool, Error> {
     if args.once_every.is_none() || names.is_empty() {
         return lease.release().await;
@@ -108,9 +107,8 @@ async fn acquire(limiter: &Limiter, args: &ExecArgs, signals: &mut Signals) -> R
                 Some(_) => ": it runs elsewhere, or the lease of a run that was cut off has not ended".to_owned(),
                 None => format!(": a lease ends in {}, unless it is renewed", text::wait(retry_after)),
             };
-            let key =
-                if args.key.is_empty() { String::new() } else { format!(" for \"{}\"", text::escaped(&args.key)) };
-            output::note(format!("no slot of \"{}\"{key} is free{free}", args.name));
+            let of = if args.key.is_empty() { String::new() } else { format!(" for \"{}\"", text::escaped(&args.key)) };
+            output::note(format!("no slot of \"{}\"{of} is free{free}", args.name));
             return Ok(Err(Outcome::Failure(Failure::NoSlot)));
         }
         if !has_waited {
@@ -170,5 +168,102 @@ async fn give_back(limiter: &Limiter, args: &ExecArgs, attempt: impl Future<Outp
     };
     if !tokio::time::timeout(PATIENCE, giving_back).await.unwrap_or(false) {
         output::note("the database does not answer: a slot may be taken until its lease ends, and a token be spent");
+    }
+}
+
+/// The time after which a killed process is reported as one that cannot be killed.
+const STUCK: Duration = Duration::from_secs(2);
+/// The shortest time between two messages to the guard of the command.
+const LEAST_BEAT: Duration = Duration::from_millis(100);
+
+async fn work(args: &ExecArgs, lease: &Lease, signals: &mut Signals) -> Outcome {
+    // If this process is killed, at least two thirds of the lease are left in which the command ends.
+    let grace = args.grace.min(lease.ends_in() / 3);
+    let mut processes = match Processes::start(&args.command, lease.id(), grace) {
+        Ok(processes) => processes,
+        Err(error) => {
+            output::note(format!("cannot start {}: {error}", args.command[0].to_string_lossy()));
+            return Outcome::Failure(Failure::NotStarted);
+        }
+    };
+    // From then on, all are killed.
+    let mut kill_at = None;
+    // So early before its end a lease that is not renewed is given up, so that the command has ended by then.
+    let early = if args.on_lost == OnLost::Stop { lease.ends_in() / 6 } else { Duration::ZERO };
+    let mut beats = tokio::time::interval(early.max(LEAST_BEAT));
+    let (mut is_lost, mut is_stopped, mut has_warned) = (false, false, false);
+    loop {
+        processes.update(lease, early).await;
+        if processes.is_over() {
+            break;
+        }
+        // What is left after the command has ended must end, too, and after the grace everything.
+        if processes.status.is_some() {
+            processes.terminate_rest();
+            kill_at = earlier(kill_at, args.grace);
+        }
+        if let Some(late) = kill_at.and_then(|at| Instant::now().checked_duration_since(at)) {
+            processes.kill();
+            if late > STUCK && !has_warned {
+                has_warned = true;
+                let (what, names) = ("cannot stop these processes of the command", processes.names());
+                output::note(format!("{what}: {names}; the slots stay taken until they end"));
+            }
+        }
+        tokio::select! {
+            biased;
+            () = ends_soon(lease, early), if !is_lost => {
+                is_lost = true;
+                is_stopped = args.on_lost == OnLost::Stop && processes.status.is_none();
+                if args.on_lost == OnLost::Stop {
+                    let (left, why) = match lease.ends_in() {
+                        Duration::ZERO => (Duration::MAX, "was lost"),
+                        left => (left, "is not renewed in time and ends soon"),
+                    };
+                    output::note(format!("the lease {why}: stopping the command"));
+                    kill_at = earlier(kill_at, args.grace.min(left));
+                    processes.terminate();
+                } else {
+                    output::note("the lease was lost, and the command goes on: others may hold the slots");
+                }
+            }
+            signal = signals.next() => {
+                processes.forward(signal);
+                if signal == TERM {
+                    kill_at = earlier(kill_at, args.grace);
+                }
+            }
+            () = processes.change() => {}
+            () = due(kill_at) => {}
+            // If this process is stopped, the command ends when it would lose the lease.
+            _ = beats.tick(), if !early.is_zero() && !is_lost => {
+                processes.hold(lease.ends_in().saturating_sub(early).max(LEAST_BEAT));
+            }
+        }
+    }
+    let status = processes.status;
+    processes.finish();
+    status.filter(|_| !is_stopped).map_or(Outcome::Failure(Failure::Lost), Outcome::of_command)
+}
+
+/// The time after this grace, or the time that is set if it is earlier.
+fn earlier(set: Option<Instant>, grace: Duration) -> Option<Instant> {
+    set.into_iter().chain(Instant::now().checked_add(grace)).min()
+}
+
+/// Returns at the time, and never after it.
+async fn due(at: Option<Instant>) {
+    match at {
+        Some(at) if at > Instant::now() => tokio::time::sleep_until(at.into()).await,
+        _ => std::future::pending().await,
+    }
+}
+
+async fn ends_soon(lease: &Lease, early: Duration) {
+    loop {
+        let left = lease.ends_in().saturating_sub(early);
+        if left.is_zero() || tokio::time::timeout(left, lease.lost()).await.is_ok() {
+            return;
+        }
     }
 }

@@ -50,7 +50,9 @@ impl Processes {
         #[cfg(target_os = "linux")]
         let _ = process::set_child_subreaper(Some(process::getpid()));
         let mut guard = Guard::start().ok();
-        let foreign = children();
+        let own = Some(process::getpid());
+        let children = all().unwrap_or_default().into_iter().filter(|process| process.parent == own);
+        let foreign = children.map(|process| process.id).collect();
         let mut command = Command::new(program);
         let child = command.args(rest).env("PG_LIMITER_LEASE", lease.to_string()).process_group(0).spawn()?;
         let leader = Pid::from_child(&child);
@@ -111,9 +113,26 @@ impl Processes {
         self.status.is_some() && self.living().map_or_else(is_group_empty, |living| living.is_empty())
     }
 
-    /// What lives, or `None` if the system has no list.
+    /// The processes of the group, and the descendants of this process: not the foreign children, their groups and their descendants.
+    /// `None`: the system has no list.
     fn living(&self) -> Option<Vec<Process>> {
-        members(self.leader, &self.foreign)
+        let is_foreign = |id: &Pid| self.foreign.contains(id);
+        let mut rest = all()?;
+        rest.retain(|process| !is_foreign(&process.id) && !process.group.as_ref().is_some_and(is_foreign));
+        let mut parents = HashSet::from([process::getpid()]);
+        let mut members = Vec::new();
+        loop {
+            let is_member = |process: &Process| {
+                process.group == Some(self.leader) || process.parent.is_some_and(|parent| parents.contains(&parent))
+            };
+            let (found, others): (Vec<_>, _) = rest.into_iter().partition(is_member);
+            if found.is_empty() {
+                return Some(members);
+            }
+            parents.extend(found.iter().map(|process| process.id));
+            members.extend(found);
+            rest = others;
+        }
     }
 
     pub(crate) fn forward(&mut self, number: i32) {
@@ -220,8 +239,7 @@ impl Processes {
     }
 }
 
-/// A process that ends the command if this one is killed or stopped with SIGKILL or SIGSTOP, which it cannot handle. Without the
-/// guard, the command would go on after the end of the lease. The guard and its timers are a process group.
+/// A process that ends the command if this one gets SIGKILL or SIGSTOP, which it cannot handle: see `guard.sh`.
 struct Guard {
     shell: Child,
     has_ended: bool,
@@ -281,29 +299,4 @@ fn read(id: Pid) -> Option<Process> {
 fn is_orphaned() -> bool {
     let (Some(own), Some(parent)) = (read(process::getpid()), process::getppid().and_then(read)) else { return true };
     own.session != parent.session || own.group == parent.group
-}
-
-fn children() -> Vec<Pid> {
-    let parent = Some(process::getpid());
-    all().unwrap_or_default().iter().filter(|process| process.parent == parent).map(|process| process.id).collect()
-}
-
-/// The processes of the group, and the descendants of this process: not these children, their groups and their descendants.
-fn members(group: Pid, except: &[Pid]) -> Option<Vec<Process>> {
-    let mut rest = all()?;
-    rest.retain(|process| !except.contains(&process.id) && !process.group.is_some_and(|group| except.contains(&group)));
-    let mut parents = HashSet::from([process::getpid()]);
-    let mut members = Vec::new();
-    loop {
-        let is_member = |process: &Process| {
-            process.group == Some(group) || process.parent.is_some_and(|parent| parents.contains(&parent))
-        };
-        let (found, others): (Vec<_>, _) = rest.into_iter().partition(is_member);
-        if found.is_empty() {
-            return Some(members);
-        }
-        parents.extend(found.iter().map(|process| process.id));
-        members.extend(found);
-        rest = others;
-    }
 }

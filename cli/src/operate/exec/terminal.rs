@@ -17,7 +17,6 @@ pub(super) struct Terminal {
 }
 
 impl Terminal {
-    /// Returns `None` if this process has no terminal.
     pub(super) fn open() -> Option<Self> {
         let device = File::options().read(true).write(true).open("/dev/tty").ok()?;
         let is_in_pipeline = is_pipe(io::stdin()) || is_pipe(io::stdout()) || is_pipe(io::stderr());

@@ -98,8 +98,7 @@ impl Live {
         Ok(self.read(read).await?.into_iter().map(|(_, form)| form).filter(|form| form != key).collect())
     }
 
-    /// Some keys that begin with `prefix`, each with a limit that has it. At most `most` of each limit: its first keys from the prefix
-    /// on, because keys are sorted by their bytes.
+    /// Some keys that begin with `prefix`, each with a limit that has it: of each limit, at most the first `most` from the prefix on.
     pub(crate) async fn keys_like(&self, prefix: &str, most: u32) -> Result<Vec<(String, String)>> {
         let sql = format!(
             "SELECT pg_catalog.json_build_array(n.name, k.key)::text FROM ({}) AS n (name) CROSS JOIN LATERAL \

@@ -1,11 +1,9 @@
 //! Reads a database while it is in use, for people who watch it: `ui` and `top`. It writes nothing, and reads a large table
 //! only through indexes and samples. Times are in microseconds since the Unix epoch, by the database's clock.
 
-mod bucket;
 mod keys;
 mod queues;
 mod sample;
-mod sampler;
 mod taken;
 #[cfg(test)]
 pub(crate) mod tests;
@@ -24,13 +22,11 @@ use crate::operate::doctor::{self, Findings, State, TABLES, Table};
 use crate::operate::export::balances;
 use crate::text::moment;
 use crate::{CliError, Result, Running};
-pub(crate) use bucket::{BucketView, Meaning};
 pub(crate) use keys::{BUCKETS, Balance, KeyBucket};
 use pg_limiter::{Error, Limits, Schema, TransactionLimiter};
 pub(crate) use queues::{GroupView, JobView, LISTED, QueueView, ReservedView};
-use sample::Sample;
-use sampler::Sampler;
-pub(crate) use view::{Counted, Coverage, How, KeyView, LimitView, Snapshot};
+use sample::{Sample, Sampler};
+pub(crate) use view::{BucketView, Counted, Coverage, How, KeyView, LimitView, Meaning, Snapshot};
 
 const CONNECTIONS: u32 = 4;
 const PATIENCE: Duration = Duration::from_secs(3);
@@ -146,8 +142,7 @@ impl Live {
             }
             sample.watched_rows = sample::rows_of(tx, &self.schema, &sampler.watched()).await?;
             if sampler.must_count(&sample) {
-                let names = sample::names(tx, &self.schema).await?;
-                sample.counted = Some(sample::count_keys(tx, &self.schema, &names).await?);
+                sample.counted = Some(sample::count_keys(tx, &self.schema).await?);
             }
             Ok(sample)
         };

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use crate::operate::export::Row;
-use crate::operate::live::bucket::{Lease, SlidingCounts, leases};
+use crate::operate::live::view::{Lease, SlidingCounts, leases};
 use crate::text::period_micros;
 use pg_limiter::{Kind, Limit};
 
@@ -24,8 +24,7 @@ impl Refill {
         Self { limit: limit.copied(), ..Self::default() }
     }
 
-    /// Returns the tokens, or slots, that were taken from one row since `before`. It is a lower bound if nothing shows how
-    /// many were refilled. It is negative if tokens were returned, or moved here from another row of the bucket.
+    /// The tokens or slots that were taken since `before`, or at least so many. Negative: returned, or moved here from another row.
     pub(super) fn taken(&mut self, before: Option<&Row>, now: &Row) -> f64 {
         if let Some(counts) = &now.detail {
             return if counts.first() == Some(&-1.0) { slots_taken(before, now) } else { taken_in_window(before, now) };
@@ -78,7 +77,6 @@ fn slots_taken(before: Option<&Row>, now: &Row) -> f64 {
     leases(now).into_iter().filter(is_new).map(|lease| lease.slots).sum()
 }
 
-/// The growth of the counts of a sliding window.
 fn taken_in_window(before: Option<&Row>, now: &Row) -> f64 {
     let Some(counts) = SlidingCounts::read(now) else { return 0.0 };
     let Some(earlier) = before.and_then(SlidingCounts::read) else { return now.value };
@@ -154,7 +152,7 @@ mod tests {
     use std::time::Duration;
 
     use super::*;
-    use crate::operate::live::bucket::tests::row;
+    use crate::operate::live::view::tests::row;
 
     const SECOND: i64 = 1_000_000;
 

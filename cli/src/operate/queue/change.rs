@@ -7,10 +7,9 @@ use std::time::Duration;
 use clap::Args;
 use serde_json::json;
 
-use crate::operate::queue::jobs::{exact, human};
-use crate::operate::queue::{has_jobs, job, jobs_of, must_have, no_such_job, queue};
+use crate::operate::queue::{exact, has_jobs, human, job, must_have, no_such_job, of_queue, queue};
 use crate::{CliError, Database, Progress, Result, input, json, output, text};
-use pg_limiter::queue::{GroupCounts, JobInfo, JobItem, JobState, Queue};
+use pg_limiter::queue::{GroupCounts, JobInfo, JobItem, JobState, Queues};
 use pg_limiter::{Call, Error, InvalidCall, InvalidJob, Item, LeaseId, Limiter, Limits, Op};
 
 pub(crate) enum Became {
@@ -35,20 +34,17 @@ async fn each(
             Some(job) => act(limiter, job).await?,
             None => Became::Refused(None, no_such_job(*id)),
         };
-        if let Became::Refused(_, why) = &became {
-            code = ExitCode::from(2);
-            output::note(why);
-        }
         progress.add(1);
-        let line = match became {
-            Became::Done(_, (name, value)) if as_json => json::line(&json!({"ok": true, "id": id, name: value})),
-            Became::Refused(state, why) if as_json => {
-                json::line(&json!({"ok": false, "id": id, "state": state.map(JobState::as_str), "message": why}))
+        let (fields, text) = match became {
+            Became::Done(what, (name, value)) => (json!({"ok": true, "id": id, name: value}), Some(what)),
+            Became::Refused(state, why) => {
+                code = ExitCode::from(2);
+                output::note(&why);
+                (json!({"ok": false, "id": id, "state": state.map(JobState::as_str), "message": why}), None)
             }
-            Became::Done(what, _) => format!("job {id} {what}"),
-            Became::Refused(..) => continue,
         };
-        output::line_if_open(line)?;
+        let text = text.map(|what| format!("job {id} {what}"));
+        output::lines_if_open(if as_json { Some(json::line(&fields)) } else { text })?;
     }
     Ok(code)
 }
@@ -80,24 +76,14 @@ async fn job_limits(file: Option<&Path>, database: &Database) -> Result<Limits> 
     }
 }
 
-#[derive(Args, Debug)]
-pub(crate) struct CancelArgs {
-    /// Ids of the jobs to cancel, which must be scheduled or available
-    #[arg(value_name = "ID", required = true)]
-    ids: Vec<i64>,
-    /// Limits file that defines the limits of the jobs, to return their tokens: TOML, or JSON if its name ends in .json;
-    /// `-` is standard input [default: the limits stored in the database]
-    #[arg(long, value_name = "FILE")]
-    limits: Option<PathBuf>,
-    /// Print JSON, one object per line
-    #[arg(long)]
+pub(super) async fn cancel_jobs(
+    ids: &[i64],
+    file: Option<PathBuf>,
     json: bool,
-}
-
-pub(super) async fn cancel_jobs(args: CancelArgs, database: Database) -> Result<ExitCode> {
-    let limits = job_limits(args.limits.as_deref(), &database).await?;
-    let work = async |limiter: &Limiter| each(limiter, "cancelling jobs", &args.ids, args.json, cancel).await;
-    database.with_limiter(limits, None, work).await
+    database: &Database,
+) -> Result<ExitCode> {
+    let limiter = database.limiter(job_limits(file.as_deref(), database).await?, None).await?;
+    each(&limiter, "cancelling jobs", ids, json, cancel).await
 }
 
 pub(crate) async fn cancel(limiter: &Limiter, job: JobInfo) -> Result<Became> {
@@ -138,21 +124,20 @@ pub(crate) struct RequeueArgs {
     json: bool,
 }
 
-pub(super) async fn requeue_jobs(args: RequeueArgs, database: Database) -> Result<ExitCode> {
-    let limits = job_limits(args.limits.as_deref(), &database).await?;
-    let work = async |limiter: &Limiter| {
-        let ids = match &args.dead {
-            None => args.ids,
-            Some(queue) => dead(limiter, queue, args.group.as_deref(), args.json).await?,
-        };
-        each(limiter, "requeueing jobs", &ids, args.json, requeue).await
+pub(super) async fn requeue_jobs(args: RequeueArgs, database: &Database) -> Result<ExitCode> {
+    let limiter = database.limiter(job_limits(args.limits.as_deref(), database).await?, None).await?;
+    let ids = match &args.dead {
+        None => args.ids,
+        Some(queue) => dead(&limiter, queue, args.group, args.json).await?,
     };
-    database.with_limiter(limits, None, work).await
+    each(&limiter, "requeueing jobs", &ids, args.json, requeue).await
 }
 
-async fn dead(limiter: &Limiter, queue: &str, group: Option<&str>, json: bool) -> Result<Vec<i64>> {
+async fn dead(limiter: &Limiter, queue: &str, group: Option<String>, json: bool) -> Result<Vec<i64>> {
     let _progress = Progress::of("reading the dead jobs");
-    let jobs = jobs_of(limiter, Some(queue), group, Some(JobState::Dead), u32::MAX).await?;
+    let mut filter = of_queue(Some(queue));
+    (filter.group, filter.state) = (group, Some(JobState::Dead));
+    let jobs = Queues::new(limiter).jobs(&filter, u32::MAX).await?;
     if jobs.is_empty() {
         must_have(limiter, queue).await?;
         if !json {
@@ -180,28 +165,15 @@ pub(crate) async fn requeue(limiter: &Limiter, job: JobInfo) -> Result<Became> {
     }
 }
 
-#[derive(Args, Debug)]
-pub(crate) struct DiscardArgs {
-    /// Ids of the jobs to discard, which must be dead
-    #[arg(value_name = "ID", required_unless_present = "queue")]
-    ids: Vec<i64>,
-    /// Discard all dead jobs of this queue; with ids, only those of them that are in this queue
-    #[arg(long, value_name = "QUEUE")]
-    queue: Option<String>,
-    /// Print JSON, one object per line
-    #[arg(long)]
-    json: bool,
-}
-
-pub(super) async fn discard_jobs(args: DiscardArgs, database: Database) -> Result<ExitCode> {
-    let work = async |limiter: &Limiter| match &args.queue {
-        Some(queue) if args.ids.is_empty() => discard_all(limiter, queue, args.json).await,
-        queue => {
-            let act = async |limiter: &Limiter, job| discard(limiter, job, queue.as_deref()).await;
-            each(limiter, "discarding jobs", &args.ids, args.json, act).await
+pub(super) async fn discard_jobs(ids: &[i64], of: Option<String>, json: bool, database: &Database) -> Result<ExitCode> {
+    let limiter = database.limiter(Limits::new(), None).await?;
+    match of.as_deref() {
+        Some(queue) if ids.is_empty() => discard_all(&limiter, queue, json).await,
+        of => {
+            let act = async |limiter: &Limiter, job| discard(limiter, job, of).await;
+            each(&limiter, "discarding jobs", ids, json, act).await
         }
-    };
-    database.with_limiter(Limits::new(), None, work).await
+    }
 }
 
 async fn discard_all(limiter: &Limiter, name: &str, as_json: bool) -> Result<ExitCode> {
@@ -248,93 +220,63 @@ pub(crate) struct HoldArgs {
     json: bool,
 }
 
-#[derive(Args, Debug)]
-pub(crate) struct DrainArgs {
-    /// The queue
-    queue: String,
-    /// Wait until no job is left
-    #[arg(long)]
-    wait: bool,
-    /// Print JSON
-    #[arg(long)]
-    json: bool,
-}
-
-impl HoldArgs {
-    /// Changes the queue, and prints what it did. `changed` is a field of JSON; `done` and `undone` follow the name of the queue.
-    async fn apply(
-        self,
-        database: Database,
-        [changed, done, undone]: [&str; 3],
-        change: impl AsyncFnOnce(&Queue, Option<&str>) -> Result<bool, Error>,
-    ) -> Result<()> {
-        let work = async |limiter: &Limiter| {
-            let is_changed = change(&queue(limiter, &self.queue)?, self.group.as_deref()).await?;
-            // A queue may be held before it has jobs, but its name may also be wrong.
-            if !has_jobs(limiter, &self.queue).await? {
-                if !is_changed {
-                    must_have(limiter, &self.queue).await?;
-                }
-                output::note(format!("the queue \"{}\" has no jobs", text::escaped(&self.queue)));
-            }
-            Ok(is_changed)
-        };
-        let is_changed = database.with_limiter(Limits::new(), None, work).await?;
-        output::line(if self.json {
-            json::line(&json!({"ok": true, "queue": self.queue, "group": self.group, changed: is_changed}))
-        } else {
-            let (what, name) = self.group.as_ref().map_or(("queue", &self.queue), |group| ("group", group));
-            format!("the {what} \"{}\" {}", text::escaped(name), if is_changed { done } else { undone })
-        })
-    }
-}
-
-pub(super) async fn pause(args: HoldArgs, database: Database) -> Result<()> {
-    let texts = ["paused", "starts no job until it is resumed", "was paused before"];
-    args.apply(database, texts, async |queue, group| match group {
-        Some(group) => queue.pause_group(group).await,
-        None => queue.pause().await,
-    })
-    .await
-}
-
-pub(super) async fn resume(args: HoldArgs, database: Database) -> Result<()> {
-    let undone =
-        if args.group.is_some() { "is not paused, and does not wait" } else { "is neither paused nor draining" };
-    args.apply(database, ["resumed", "starts its jobs again", undone], async |queue, group| match group {
-        Some(group) => queue.resume_group(group).await,
-        None => queue.resume().await,
-    })
-    .await
-}
-
-pub(super) async fn drain(args: DrainArgs, database: Database) -> Result<()> {
-    let work = async |limiter: &Limiter| {
-        let queue = queue(limiter, &args.queue)?;
-        let mut left = queue.drain().await?;
-        let _progress = args.wait.then(|| Progress::of("waiting for the jobs that are left"));
-        let mut is_noted = false;
-        while args.wait && left > 0 {
-            tokio::time::sleep(COUNTED_EVERY).await;
-            let groups = queue.group_counts().await?;
-            let is_resumed = groups.first().is_some_and(|group| !group.is_draining);
-            let (name, jobs) = (text::escaped(&args.queue), text::many(left, "job"));
-            let refusal = format!("the queue \"{name}\" was resumed while {jobs} waited or ran; drain it again");
-            CliError::refuse_if(is_resumed, refusal)?;
-            let unended = |group: &GroupCounts| group.scheduled + group.available + group.running;
-            left = groups.iter().map(unended).sum();
-            if !is_noted && groups.iter().any(|group| group.is_paused && unended(group) > 0) {
-                is_noted = true;
-                output::note("jobs that are left wait in a queue or group that is paused: resume it, or cancel them");
-            }
-        }
-        Ok(left)
+/// Pauses or resumes a queue or a group.
+pub(super) async fn hold(args: HoldArgs, database: &Database, is_pause: bool) -> Result<()> {
+    let limiter = database.limiter(Limits::new(), None).await?;
+    let queue = queue(&limiter, &args.queue)?;
+    let is_changed = match (is_pause, &args.group) {
+        (true, Some(group)) => queue.pause_group(group).await?,
+        (true, None) => queue.pause().await?,
+        (false, Some(group)) => queue.resume_group(group).await?,
+        (false, None) => queue.resume().await?,
     };
-    let left = database.with_limiter(Limits::new(), None, work).await?;
-    output::line(if args.json {
-        json::line(&json!({"ok": true, "queue": args.queue, "jobs": left}))
-    } else {
-        let (queue, jobs) = (text::escaped(&args.queue), text::many(left, "job"));
-        format!("the queue \"{queue}\" takes no new jobs until it is resumed; left in it: {jobs}")
+    // A queue may be held before it has jobs, but its name may also be wrong.
+    if !has_jobs(&limiter, &args.queue).await? {
+        if !is_changed {
+            must_have(&limiter, &args.queue).await?;
+        }
+        output::note(format!("the queue \"{}\" has no jobs", text::escaped(&args.queue)));
+    }
+    if args.json {
+        let changed = if is_pause { "paused" } else { "resumed" };
+        let fields = json!({"ok": true, "queue": args.queue, "group": args.group, changed: is_changed});
+        return output::line(json::line(&fields));
+    }
+    let (what, name) = args.group.as_ref().map_or(("queue", &args.queue), |group| ("group", group));
+    let state = match (is_pause, is_changed) {
+        (true, true) => "starts no job until it is resumed",
+        (true, false) => "was paused before",
+        (false, true) => "starts its jobs again",
+        (false, false) if args.group.is_some() => "is not paused, and does not wait",
+        (false, false) => "is neither paused nor draining",
+    };
+    output::line(format!("the {what} \"{}\" {state}", text::escaped(name)))
+}
+
+pub(super) async fn drain(name: &str, wait: bool, json: bool, database: &Database) -> Result<()> {
+    let queue = queue(&database.limiter(Limits::new(), None).await?, name)?;
+    let shown = text::escaped(name);
+    let mut left = queue.drain().await?;
+    let progress = wait.then(|| Progress::of("waiting for the jobs that are left"));
+    let mut is_noted = false;
+    while wait && left > 0 {
+        tokio::time::sleep(COUNTED_EVERY).await;
+        let groups = queue.group_counts().await?;
+        let is_resumed = groups.first().is_some_and(|group| !group.is_draining);
+        let jobs = text::many(left, "job");
+        let refusal = format!("the queue \"{shown}\" was resumed while {jobs} waited or ran; drain it again");
+        CliError::refuse_if(is_resumed, refusal)?;
+        let unended = |group: &GroupCounts| group.scheduled + group.available + group.running;
+        left = groups.iter().map(unended).sum();
+        if !is_noted && groups.iter().any(|group| group.is_paused && unended(group) > 0) {
+            is_noted = true;
+            output::note("jobs that are left wait in a queue or group that is paused: resume it, or cancel them");
+        }
+    }
+    drop(progress);
+    let jobs = text::many(left, "job");
+    output::line(match json {
+        true => json::line(&json!({"ok": true, "queue": name, "jobs": left})),
+        false => format!("the queue \"{shown}\" takes no new jobs until it is resumed; left in it: {jobs}"),
     })
 }

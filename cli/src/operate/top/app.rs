@@ -37,7 +37,6 @@ pub(super) enum Next {
     Quit,
 }
 
-/// The state of the screen. It does no I/O.
 #[derive(Default)]
 pub(super) struct App {
     pub(super) tab: Tab,
@@ -184,7 +183,6 @@ pub(super) struct Data {
     pub(super) queues: Vec<QueueView>,
     /// Whether there may be more queues than are read.
     pub(super) queues_are_cut: bool,
-    /// The groups of the first queues that match the filter.
     pub(super) groups: Vec<GroupView>,
     pub(super) queue_error: Option<String>,
 }

@@ -137,7 +137,6 @@ impl Style {
         Ok(Self { keys: Keys::new(hide_keys)?, is_unicode })
     }
 
-    /// Unicode, if the locale has it.
     pub(super) fn of_locale(hide_keys: bool) -> Result<Self> {
         let set = ["LC_ALL", "LC_CTYPE", "LANG"].iter().filter_map(std::env::var_os).find(|value| !value.is_empty());
         let name = set.unwrap_or_default().to_string_lossy().to_uppercase();
@@ -201,7 +200,6 @@ fn rate(per_second: f64, per_minute: f64) -> Cell {
     (text, (per_second, per_minute, String::new()))
 }
 
-/// The smallest fraction that a listed key has left.
 fn least_left(limit: &LimitView) -> Cell {
     let least = limit.emptiest.iter().chain(&limit.busiest).filter_map(KeyView::left).reduce(f64::min);
     let Some(least) = least else { return number("-".to_owned(), f64::INFINITY) };
@@ -213,9 +211,7 @@ fn left(key: &KeyView, now: i64) -> Cell {
     let stored = || tokens((key.bucket.stored * 10.0).round() / 10.0);
     let text = match (key.balance, key.capacity, key.bucket.meaning) {
         (_, _, Meaning::Blocked) => if key.bucket.is_full(now) { "open" } else { "blocked" }.to_owned(),
-        (Some(balance), Some(capacity), _) => {
-            format!("{} of {}", tokens((balance * 10.0).floor() / 10.0), tokens(capacity))
-        }
+        (Some(left), Some(capacity), _) => format!("{} of {}", tokens((left * 10.0).floor() / 10.0), tokens(capacity)),
         (_, _, Meaning::TokensLeft) => format!("{} stored", stored()),
         (_, _, Meaning::TokensTaken) => format!("{} taken", stored()),
         (_, _, Meaning::SlotsInUse) => format!("{} in use", stored()),

@@ -22,7 +22,7 @@ use crate::{CliError, Database, Progress, Result, input, output};
 use app::{App, Data, Filters, Next};
 use columns::Style;
 
-pub(crate) async fn run(args: TopArgs, database: Database) -> Result<ExitCode> {
+pub(crate) async fn run(args: TopArgs, database: &Database) -> Result<ExitCode> {
     let of_file = args.limits.as_deref().map(input::read_limits).transpose()?;
     // Before the screen is switched.
     let live = Live::open(&database.named()?, of_file).await?;

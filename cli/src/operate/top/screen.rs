@@ -15,7 +15,6 @@ use crate::operate::top::columns::{Column, Listed, Style};
 use crate::text::{aligned, escaped, grouped, many, one_line};
 use crate::{json, output};
 
-/// Extra columns are shown from this width on.
 const WIDE: u16 = 110;
 const LEAST: (u16, u16) = (50, 12);
 const BOLD: Look = Look::new().add_modifier(Modifier::BOLD);
@@ -195,7 +194,6 @@ fn described(limit: &LimitView) -> String {
     format!("{}{definition}{shards}", escaped(&limit.name))
 }
 
-/// Keys, with one column of the table of keys.
 fn draw_keys(frame: &mut Frame<'_>, app: &App, title: &str, heading: &str, keys: &[KeyView], area: Rect) {
     let Some(column) = KeyView::COLUMNS.iter().find(|column| column.heading == heading) else { return };
     let row = |key: &KeyView| {
@@ -206,7 +204,6 @@ fn draw_keys(frame: &mut Frame<'_>, app: &App, title: &str, heading: &str, keys:
     frame.render_widget(Table::new(keys.iter().map(row), [Fill(1), column.constraint()]).header(header), area);
 }
 
-/// How many jobs of each queue are in each state, below headings.
 fn queue_cells(queues: &[QueueView]) -> Vec<Vec<String>> {
     let headings = queues.iter().take(1).map(|queue| {
         std::iter::once("QUEUE".to_owned()).chain(queue.jobs.iter().map(|(state, _)| state.to_uppercase())).collect()

@@ -94,8 +94,7 @@ async fn a_text_that_is_cut_has_a_mark() {
         let line = top.lines(80, 24).into_iter().find(|line| line.contains("aaaa")).unwrap();
         let key = words(&line).into_iter().find(|word| word.starts_with("aaaa")).unwrap().to_owned();
         assert_eq!((key.trim_matches('a'), key.ends_with(mark)), (&*mark.to_string(), true), "{line}");
-        let room = line.find(&key).unwrap();
-        assert!(top.lines(200, 24).iter().any(|line| line.contains(&long)), "{line} {room}");
+        assert!(top.lines(200, 24).iter().any(|line| line.contains(&long)), "{line}");
     }
 }
 

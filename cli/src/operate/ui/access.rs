@@ -130,21 +130,16 @@ pub(super) async fn guard(State(app): Shared, request: Request, next: Next) -> R
 
 #[cfg(test)]
 mod tests {
-    use axum::http::HeaderValue;
-
     use super::*;
 
-    fn headers(pairs: &[(&'static str, &'static str)]) -> HeaderMap {
-        let pair = |(name, value): &(&'static str, &'static str)| {
-            (header::HeaderName::from_static(name), HeaderValue::from_static(value))
-        };
+    fn headers(pairs: &[(&str, &str)]) -> HeaderMap {
+        let pair = |(name, value): &(&str, &str)| (name.parse::<header::HeaderName>().unwrap(), value.parse().unwrap());
         pairs.iter().map(pair).collect()
     }
 
     #[test]
     fn only_links_lead_here_from_other_sites() {
-        let cross =
-            |method: Method, pairs: &[(&'static str, &'static str)]| is_from_another_site(&method, &headers(pairs));
+        let cross = |method: Method, pairs: &[(&str, &str)]| is_from_another_site(&method, &headers(pairs));
         let site = |site| ("sec-fetch-site", site);
         let navigate = ("sec-fetch-mode", "navigate");
         assert!(!cross(Method::POST, &[site("same-origin"), navigate, ("origin", "null")]));

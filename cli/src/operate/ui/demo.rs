@@ -11,35 +11,22 @@ use pg_limiter::{Item, Limiter, Limits};
 const CONNECTIONS: u32 = 8;
 pub(super) const LIMITS: &str = include_str!("demo.toml");
 
-/// The traffic. Dropping it stops it.
-pub(super) struct Demo {
-    tasks: JoinSet<()>,
-    limiter: Limiter,
-}
-
-impl Demo {
-    pub(super) async fn start(running: &Running, limits: Limits) -> Result<Self> {
-        let limiter = running.limiter_on(running.ready_pool(CONNECTIONS).await?, limits, None);
-        let mut tasks = JoinSet::new();
-        tasks.spawn(calls(limiter.clone()));
-        tasks.spawn(reports(limiter.clone()));
-        tasks.spawn(blocks(limiter.clone()));
-        let queue = Queue::new(&limiter, "webhooks").map_err(CliError::usage)?;
-        tasks.spawn(jobs(queue.clone()));
-        let mut config = WorkerConfig::default();
-        config.concurrency = 3;
-        let worker = queue.worker(config, handler_fn(|job, _tx| Box::pin(handle(job.id)))).map_err(CliError::usage)?;
-        tasks.spawn(async move {
-            let _ = worker.run(std::future::pending()).await;
-        });
-        Ok(Self { tasks, limiter })
-    }
-
-    pub(super) async fn stop(mut self) {
-        self.tasks.shutdown().await;
-        self.limiter.close().await;
-        self.limiter.pool().close().await;
-    }
+/// Starts the traffic. Dropping it stops it.
+pub(super) async fn start(running: &Running, limits: Limits) -> Result<(JoinSet<()>, Limiter)> {
+    let limiter = running.limiter_on(running.ready_pool(CONNECTIONS).await?, limits, None);
+    let mut tasks = JoinSet::new();
+    tasks.spawn(calls(limiter.clone()));
+    tasks.spawn(reports(limiter.clone()));
+    tasks.spawn(blocks(limiter.clone()));
+    let queue = Queue::new(&limiter, "webhooks").map_err(CliError::usage)?;
+    tasks.spawn(jobs(queue.clone()));
+    let mut config = WorkerConfig::default();
+    config.concurrency = 3;
+    let worker = queue.worker(config, handler_fn(|job, _tx| Box::pin(handle(job.id)))).map_err(CliError::usage)?;
+    tasks.spawn(async move {
+        let _ = worker.run(std::future::pending()).await;
+    });
+    Ok((tasks, limiter))
 }
 
 /// One of `of` names. The first ones are much more frequent.

@@ -3,12 +3,10 @@
 use std::time::{Duration, Instant};
 
 use axum::extract;
-use maud::{Markup, html};
+use maud::html;
 
 use crate::operate::doctor::{State, Table, bytes};
-use crate::operate::live::Health;
-use crate::operate::ui::chart::gauge;
-use crate::operate::ui::format::time_or_dash;
+use crate::operate::ui::format::{gauge, time_or_dash};
 use crate::operate::ui::{Page, PageError, Shared, table};
 use crate::text::{grouped, many, plural};
 
@@ -20,10 +18,7 @@ pub(super) async fn page(extract::State(app): Shared) -> Result<Page, PageError>
         Some(kept) => kept,
         None => (app.live.health().await?, Instant::now()),
     };
-    Ok(Page::live("Health", body(&kept.insert(health).0)))
-}
-
-fn body(health: &Health) -> Markup {
+    let (health, _) = kept.insert(health);
     let number = |state| health.findings.iter().filter(|(_, finding)| finding.state == state).count();
     let counts = [State::Problem, State::Warning, State::Note, State::Ok].map(|state| (state.as_str(), number(state)));
     let (used, most) = health.connections;
@@ -42,7 +37,7 @@ fn body(health: &Health) -> Markup {
             ("Vacuumed", "number", time_or_dash(table.vacuumed_at, health.at)),
         ]
     };
-    html! {
+    let body = html! {
         h1 { "Health" }
         p class="lead" { "What " code { "pg-limiter doctor" } " finds, at most 15 seconds old." }
         dl class="figures row" {
@@ -77,5 +72,6 @@ fn body(health: &Health) -> Markup {
             h2 { "Prune" }
             p { "Rows of full buckets mean the same as no row. Run " code { "pg-limiter prune" } " from cron, or " code { "limiter.prune()" } ", every hour or more often. The finding “idle rows” says how many there are." }
         }
-    }
+    };
+    Ok(Page::live("Health", body))
 }

@@ -10,8 +10,9 @@ use maud::{Markup, html};
 use crate::CliError;
 use crate::operate::live::{BUCKETS, Balance, KeyBucket, Meaning};
 use crate::operate::ui::actions::act;
-use crate::operate::ui::chart::{columns, curve, meter};
-use crate::operate::ui::format::{amount, clock, key, key_link, key_url, named, relative, span, time};
+use crate::operate::ui::format::{
+    amount, clock, columns, curve, key, key_link, key_url, meter, named, relative, span, time,
+};
 use crate::operate::ui::limits_page::{shards, trend};
 use crate::operate::ui::{App, Page, PageError, Shared, Wanted, table};
 use crate::text::{escaped, plural};
@@ -94,6 +95,13 @@ fn other_keys(app: &App, title: &str, keys: &BTreeSet<String>) -> Markup {
 
 fn card(app: &App, of: &KeyBucket, now: i64) -> Markup {
     let bucket = &of.bucket;
+    let leases = bucket.leases.iter().map(|lease| {
+        vec![
+            ("Lease", "code", html! { (lease.id) }),
+            ("Slots", "number", html! { (amount(lease.slots)) }),
+            ("Ends", "number", time(lease.ends_at, now)),
+        ]
+    });
     html! {
         section class="card bucket" aria-label=(escaped(&bucket.name)) {
             h2 { (named(&bucket.name)) }
@@ -113,12 +121,19 @@ fn card(app: &App, of: &KeyBucket, now: i64) -> Markup {
                     p class="facts" { "As of the last write, " (time(bucket.since, now)) ". " (full(of, now)) }
                 }
             }
-            @if let Some((part, counts)) = &bucket.window { (window(*part, counts)) }
+            @if let Some((part, counts)) = &bucket.window {
+                @let most = counts.iter().copied().fold(0.0, f64::max);
+                @let length = crate::text::format_micros(*part);
+                @let amounts = counts.iter().map(|count| amount(*count)).collect::<Vec<_>>().join(", ");
+                h3 { "Counts of the window" }
+                (columns(counts, most, &format!("tokens taken in each part of {length}: {amounts}")))
+                p class="axis" aria-hidden="true" { span { "oldest" } span { "parts of " (length) ", at most " (amount(most)) } span { "now" } }
+            }
             @if bucket.shards.len() > 1 {
                 h3 { "Shards" }
                 (shards(bucket, of.balance.as_ref().map(|balance| balance.capacity)))
             }
-            @if bucket.meaning == Meaning::SlotsInUse { (leases(of, now)) }
+            @if bucket.meaning == Meaning::SlotsInUse { (table(None, html! { "Leases held" }, leases, None, "No slot is in use.")) }
             @if let Some(history) = of.taken.as_ref().filter(|history| history.iter().any(|taken| *taken > 0.0)) {
                 @let sum = amount(history.iter().sum());
                 h3 { "Taken" }
@@ -162,28 +177,6 @@ fn balance_of(of: &KeyBucket, balance: &Balance, now: i64) -> Markup {
 
 fn full(of: &KeyBucket, now: i64) -> Markup {
     html! { @if of.bucket.is_full(now) { "The bucket is full." } @else { "Full " (time(of.bucket.full_at, now)) " if nothing is taken." } }
-}
-
-fn window(part: i64, counts: &[f64]) -> Markup {
-    let most = counts.iter().copied().fold(0.0, f64::max);
-    let length = crate::text::format_micros(part);
-    let amounts = counts.iter().map(|count| amount(*count)).collect::<Vec<_>>().join(", ");
-    html! {
-        h3 { "Counts of the window" }
-        (columns(counts, most, &format!("tokens taken in each part of {length}: {amounts}")))
-        p class="axis" aria-hidden="true" { span { "oldest" } span { "parts of " (length) ", at most " (amount(most)) } span { "now" } }
-    }
-}
-
-fn leases(of: &KeyBucket, now: i64) -> Markup {
-    let leases = of.bucket.leases.iter().map(|lease| {
-        vec![
-            ("Lease", "code", html! { (lease.id) }),
-            ("Slots", "number", html! { (amount(lease.slots)) }),
-            ("Ends", "number", time(lease.ends_at, now)),
-        ]
-    });
-    table(None, html! { "Leases held" }, leases, None, "No slot is in use.")
 }
 
 fn actions(app: &App, of: &KeyBucket) -> Markup {

@@ -5,8 +5,9 @@ use maud::{Markup, html};
 use serde::Deserialize;
 
 use crate::operate::live::{BucketView, Coverage, How, KeyView, LimitView, Meaning, Snapshot};
-use crate::operate::ui::chart::{columns, meter, sparkline};
-use crate::operate::ui::format::{amount, clock, encoded, key_link, named, per_minute, time};
+use crate::operate::ui::format::{
+    amount, clock, columns, encoded, key_link, meter, named, per_minute, sparkline, time,
+};
 use crate::operate::ui::{App, Page, Shared, Wanted, table};
 use crate::text::{escaped, grouped, many, plural};
 
@@ -40,7 +41,19 @@ pub(super) async fn limits(State(app): Shared, Query(Wanted { name, key, .. }): 
             }
             @if let Some(note) = &snapshot.note { div class="notice warning" role="status" { p class="message" { (note) } } }
             @if limits.is_empty() { (nothing(snapshot, is_all)) }
-            @for limit in &limits { (limit_card(&app, snapshot, limit)) }
+            @for limit in &limits {
+                section class="card limit" aria-label=(escaped(&limit.name)) {
+                    div class="head" {
+                        div {
+                            h2 { a href={ "/limit?name=" (encoded(&limit.name)) } { (named(&limit.name)) } }
+                            p class="definition" { (definition(limit)) }
+                        }
+                        (figures(limit))
+                        (trend("trend", &limit.taken, &taken_title(&limit.name, &limit.taken, snapshot), None))
+                    }
+                    (both_tables(&app, snapshot, limit, FEW))
+                }
+            }
             @if snapshot.is_cut { p class="lead" { "There are more limits than are listed here." } }
             @if !snapshot.unused.is_empty() && is_all {
                 section class="card" {
@@ -63,8 +76,16 @@ pub(super) async fn limit(State(app): Shared, Query(Named { name }): Query<Named
             h1 { (named(&name)) }
             @match snapshot.limits.iter().find(|limit| limit.name == name) {
                 Some(limit) => {
+                    @let most = amount(limit.taken.iter().copied().fold(0.0, f64::max));
                     p class="lead" { (coverage(snapshot)) }
-                    (one_limit(&app, snapshot, limit))
+                    section class="card limit" aria-label=(escaped(&limit.name)) {
+                        div class="head" { div { p class="definition" { (definition(limit)) } } (figures(limit)) }
+                        (trend("trend tall", &limit.taken, &taken_title(&limit.name, &limit.taken, snapshot), Some(format!("tokens taken in 5 s, at most {most}"))))
+                    }
+                    @if let Some(sharded) = limit.busiest.iter().chain(&limit.emptiest).find(|key| key.bucket.shards.len() > 1) {
+                        section class="card" { h2 { "Shards of " (key_link(&app, &sharded.bucket.key)) } (shards(&sharded.bucket, sharded.capacity)) }
+                    }
+                    section class="card" aria-label="Keys" { (both_tables(&app, snapshot, limit, usize::MAX)) }
                 }
                 None if snapshot.is_cut && !snapshot.unused.iter().any(|(unused, _)| *unused == name) => div class="empty" {
                     p { "This limit is not listed, because very many limits have rows. For one of its keys, use " a href="/key" { "Key" } "." }
@@ -155,22 +176,6 @@ pub(super) fn trend(class: &str, taken: &[f64], title: &str, middle: Option<Stri
     }
 }
 
-fn limit_card(app: &App, snapshot: &Snapshot, limit: &LimitView) -> Markup {
-    html! {
-        section class="card limit" aria-label=(escaped(&limit.name)) {
-            div class="head" {
-                div {
-                    h2 { a href={ "/limit?name=" (encoded(&limit.name)) } { (named(&limit.name)) } }
-                    p class="definition" { (definition(limit)) }
-                }
-                (figures(limit))
-                (trend("trend", &limit.taken, &taken_title(&limit.name, &limit.taken, snapshot), None))
-            }
-            (both_tables(app, snapshot, limit, FEW))
-        }
-    }
-}
-
 fn definition(limit: &LimitView) -> Markup {
     html! {
         @match (&limit.limit, limit.name.strip_suffix("/started")) {
@@ -182,20 +187,6 @@ fn definition(limit: &LimitView) -> Markup {
     }
 }
 
-fn one_limit(app: &App, snapshot: &Snapshot, limit: &LimitView) -> Markup {
-    let most = amount(limit.taken.iter().copied().fold(0.0, f64::max));
-    let sharded = limit.busiest.iter().chain(&limit.emptiest).find(|key| key.bucket.shards.len() > 1);
-    html! {
-        section class="card limit" aria-label=(escaped(&limit.name)) {
-            div class="head" { div { p class="definition" { (definition(limit)) } } (figures(limit)) }
-            (trend("trend tall", &limit.taken, &taken_title(&limit.name, &limit.taken, snapshot), Some(format!("tokens taken in 5 s, at most {most}"))))
-        }
-        @if let Some(sharded) = sharded { section class="card" { h2 { "Shards of " (key_link(app, &sharded.bucket.key)) } (shards(&sharded.bucket, sharded.capacity)) } }
-        section class="card" aria-label="Keys" { (both_tables(app, snapshot, limit, usize::MAX)) }
-    }
-}
-
-/// The rows of a bucket of this capacity, side by side.
 pub(super) fn shards(bucket: &BucketView, capacity: Option<f64>) -> Markup {
     let values: Vec<f64> = bucket.shards.iter().map(|row| row.value).collect();
     let share = capacity.map_or(0.0, |capacity| capacity / values.len() as f64);
@@ -209,7 +200,6 @@ pub(super) fn shards(bucket: &BucketView, capacity: Option<f64>) -> Markup {
     }
 }
 
-/// The busiest keys and the emptiest ones, or the blocked ones of a gate.
 fn both_tables(app: &App, snapshot: &Snapshot, limit: &LimitView, most: usize) -> Markup {
     let is_gate = limit.emptiest.first().is_some_and(|key| key.bucket.meaning == Meaning::Blocked);
     let (title, left, full) = match limit.capacity {
@@ -241,7 +231,6 @@ fn both_tables(app: &App, snapshot: &Snapshot, limit: &LimitView, most: usize) -
     }
 }
 
-/// The balance with a meter, or what is stored.
 fn left_of(of: &KeyView, now: i64) -> Markup {
     html! {
         @match (of.balance, of.capacity, of.left()) {

@@ -2,7 +2,6 @@
 
 mod access;
 mod actions;
-mod chart;
 mod demo;
 mod format;
 mod health_page;
@@ -30,8 +29,7 @@ use crate::operate::live::{Health, Live};
 use crate::signals::interrupt;
 use crate::{CliError, Database, KeySecretArgs, Keys, Result, Running, input, output};
 use access::{Access, random_token};
-use actions::Done;
-use demo::Demo;
+use actions::{CHANGES, Done};
 use format::encoded;
 use page::{JOB_NUMBER, Page, PageError, Wanted, number, table, unexpected};
 use pg_limiter::{KeySecret, Limiter, Limits, Schema};
@@ -59,7 +57,7 @@ struct App {
 
 const CHANGING: u32 = 2;
 
-pub(crate) async fn run(args: UiArgs, database: Database) -> Result<()> {
+pub(crate) async fn run(args: UiArgs, database: &Database) -> Result<()> {
     let has_both = args.demo && database.is_argument;
     CliError::refuse_if(has_both, "--demo shows a private server: use it without --database-url")?;
     let token = args.token()?;
@@ -77,7 +75,7 @@ pub(crate) async fn run(args: UiArgs, database: Database) -> Result<()> {
     let address = listener.local_addr().map_err(CliError::failed)?;
     let token = if token.is_none() && !address.ip().is_loopback() { Some(random_token()?) } else { token };
     let interrupted = interrupt();
-    let demo = if args.demo { Some(Demo::start(&running, live.limits()).await?) } else { None };
+    let mut demo = if args.demo { Some(demo::start(&running, live.limits()).await?) } else { None };
     let changes = match args.allow_changes {
         true => Some(running.limiter_on(running.pool(CHANGING).await?, live.limits(), None)),
         false => None,
@@ -107,13 +105,15 @@ pub(crate) async fn run(args: UiArgs, database: Database) -> Result<()> {
     #[cfg(feature = "study")]
     what_if::close(&app.sandbox).await;
     app.live.close().await;
-    if let Some(limiter) = &app.changes {
+    let mut limiters = Vec::from_iter(&app.changes);
+    if let Some((tasks, limiter)) = &mut demo {
+        output::note("ending the private server");
+        tasks.shutdown().await;
+        limiters.push(limiter);
+    }
+    for limiter in limiters {
         limiter.close().await;
         limiter.pool().close().await;
-    }
-    if let Some(demo) = demo {
-        output::note("ending the private server");
-        demo.stop().await;
     }
     result
 }
@@ -136,19 +136,7 @@ fn routes(app: Arc<App>) -> Router {
         .route("/health", get(health_page::page));
     #[cfg(feature = "study")]
     let routes = routes.route("/what-if", get(what_if::empty).post(what_if::simulated));
-    let changes = Router::new()
-        .route("/key/reset", post(actions::reset))
-        .route("/key/credit", post(actions::credit))
-        .route("/key/unblock", post(actions::unblock))
-        .route("/job/requeue", post(actions::requeue_job))
-        .route("/job/cancel", post(actions::cancel_job))
-        .route("/group/pause", post(actions::pause))
-        .route("/group/resume", post(actions::resume))
-        .route("/group/requeue", post(actions::requeue_dead))
-        .route("/queue/pause", post(actions::pause))
-        .route("/queue/resume", post(actions::resume))
-        .route("/queue/drain", post(actions::drain))
-        .route("/queue/requeue", post(actions::requeue_dead));
+    let changes = CHANGES.split(' ').fold(Router::new(), |changes, path| changes.route(path, post(actions::change)));
     // Without `--allow-changes` there is no route that changes anything.
     let routes = if app.changes.is_some() { routes.merge(changes) } else { routes };
     routes

@@ -8,8 +8,7 @@ function replace(element, text) {
   const page = new DOMParser().parseFromString(text, 'text/html');
   const renewed = page.getElementById(element.id);
   if (!renewed) return;
-  const focused = document.activeElement;
-  const place = focused && element.contains(focused) ? [...element.querySelectorAll('a')].indexOf(focused) : -1;
+  const place = [...element.querySelectorAll('a')].indexOf(document.activeElement);
   element.replaceChildren(...renewed.childNodes);
   if (place >= 0) element.querySelectorAll('a')[place]?.focus({ preventScroll: true });
 }

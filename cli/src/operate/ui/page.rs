@@ -84,7 +84,6 @@ impl App {
         self.keys.named(shown).ok_or_else(|| PageError(StatusCode::NOT_FOUND, unknown.to_owned()))
     }
 
-    /// Refuses a form that this server has not made.
     pub(super) fn own_form(&self, given: &str) -> Result<(), PageError> {
         let refusal = "This form is not of this run of pg-limiter. Load the page again.";
         let is_own = self.access.equal(given, &self.access.form);
@@ -130,9 +129,8 @@ pub(super) async fn frame(State(app): Shared, request: Request, next: Next) -> R
     }
     let text = match axum::body::to_bytes(response.into_body(), 1000).await {
         Ok(bytes) if !bytes.is_empty() => {
-            let text =
-                String::from_utf8_lossy(&bytes).replace("Failed to deserialize form body", "the form is invalid");
-            shown(&text.replace("Failed to deserialize query string", "the link is invalid"), 200)
+            let why = String::from_utf8_lossy(&bytes).replace("Failed to deserialize form body", "the form is invalid");
+            shown(&why.replace("Failed to deserialize query string", "the link is invalid"), 200)
         }
         _ if status == StatusCode::METHOD_NOT_ALLOWED => "use the forms of the pages".to_owned(),
         _ => status.to_string(),
@@ -209,14 +207,11 @@ fn layout(app: &App, here: &str, page: &Page) -> Markup {
     }
 }
 
-/// The cells of a row: the heading of the column, a class, and the content. The first cell names the row.
-pub(super) type Cells<'a> = Vec<(&'a str, &'a str, Markup)>;
-
-/// `here`: the place of the row that is marked.
+/// The cells of a row: the heading of the column, a class, and the content. The first cell names the row. `here`: the marked row.
 pub(super) fn table<'a>(
     class: Option<&str>,
     caption: Markup,
-    rows: impl Iterator<Item = Cells<'a>>,
+    rows: impl Iterator<Item = Vec<(&'a str, &'a str, Markup)>>,
     here: Option<usize>,
     if_empty: &str,
 ) -> Markup {

@@ -91,7 +91,6 @@ fn list(queues: &[QueueView], here: Option<&str>, of_state: Option<JobState>) ->
     }
 }
 
-/// Whether the queue is paused or draining, and the forms that change it.
 fn held(app: &App, view: &QueueView, now: i64) -> Markup {
     let fields = [("queue", &*view.queue)];
     let resume = form(app, "/queue/resume", &fields, html! { button type="submit" { "Resume" } });
@@ -257,7 +256,6 @@ pub(super) async fn job(State(app): Shared, Query(wanted): Query<Wanted>) -> Res
     Ok(Page::live(format!("Job {id}"), body))
 }
 
-/// The past and planned events of a job, in the order of time.
 fn history(job: &JobView, now: i64) -> Vec<(&str, i64)> {
     let is_waiting = matches!(job.state.as_str(), "scheduled" | "available");
     let mut history = vec![

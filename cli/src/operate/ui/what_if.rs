@@ -9,8 +9,7 @@ use clap::{Args, Command, FromArgMatches};
 use maud::{Markup, Render, html};
 use tokio::sync::Mutex;
 
-use crate::operate::ui::chart::{curve, n, svg};
-use crate::operate::ui::format::{amount, capital};
+use crate::operate::ui::format::{amount, capital, curve, n, svg};
 use crate::operate::ui::{App, Page, PageError, Shared};
 use crate::study::plot::{Bar, Panel};
 use crate::study::replay::{LogOptions, Sandbox, panels_of_log};
@@ -43,16 +42,12 @@ const TRAFFICS: [(&str, &str); 4] =
     [("constant", "Constant"), ("poisson", "Random"), ("bursts", "Bursts"), ("log", "Access log")];
 const LOG_FIELDS: [&str; 5] = ["remote_addr", "user", "path", "method", "user_agent"];
 
-/// Most examples, and some calls that a bucket denies.
-fn defaults() -> Fields {
+/// The page with most examples, and some calls that a bucket denies.
+pub(super) async fn empty(State(app): Shared) -> Page {
     let examples = OF_LIMIT.iter().chain(&OF_TRAFFIC).map(|(name, _, example, _)| (*name, *example));
     let examples = examples.filter(|(name, _)| !["capacity", "resolution", "lease"].contains(name));
     let fields = examples.chain([("kind", "token_bucket"), ("traffic", "bursts"), ("calls", "5/s")]);
-    fields.map(|(name, value)| (name.to_owned(), value.to_owned())).collect()
-}
-
-pub(super) async fn empty(State(app): Shared) -> Page {
-    page(&app, &defaults(), &[]).await
+    page(&app, &fields.map(|(name, value)| (name.to_owned(), value.to_owned())).collect(), &[]).await
 }
 
 pub(super) async fn simulated(State(app): Shared, form: Multipart) -> Result<Page, PageError> {
@@ -140,7 +135,17 @@ async fn page(app: &App, fields: &Fields, log: &[u8]) -> Page {
         (form(app, fields))
         div id="result" aria-live="polite" {
             @match result {
-                Ok(outcome) => (outcome_of(&outcome)),
+                Ok((traffic, notes, panels)) => {
+                    @let tallest = panels.iter().flat_map(|panel| &panel.bars).map(Bar::offered).fold(0.0, f64::max);
+                    p class="lead" { (text::shown(&traffic, 200)) }
+                    @for note in notes { (notice(&note)) }
+                    ul class="legend" aria-label="Legend" {
+                        li { span class="swatch admitted" {} "admitted" }
+                        li { span class="swatch denied" {} "denied" }
+                        li { span class="swatch balance" {} "balance" }
+                    }
+                    div class="cards" { @for panel in &panels { (panel_of(panel, tallest)) } }
+                }
                 Err(error) => (notice(&error.to_string())),
             }
         }
@@ -233,20 +238,6 @@ fn notice(message: &str) -> Markup {
     html! { div class="notice warning" { p class="message" { (in_words(&text::message(message))) } } }
 }
 
-fn outcome_of((traffic, notes, panels): &Outcome) -> Markup {
-    let tallest = panels.iter().flat_map(|panel| &panel.bars).map(Bar::offered).fold(0.0, f64::max);
-    html! {
-        p class="lead" { (text::shown(traffic, 200)) }
-        @for note in notes { (notice(note)) }
-        ul class="legend" aria-label="Legend" {
-            li { span class="swatch admitted" {} "admitted" }
-            li { span class="swatch denied" {} "denied" }
-            li { span class="swatch balance" {} "balance" }
-        }
-        div class="cards" { @for panel in panels { (panel_of(panel, tallest)) } }
-    }
-}
-
 fn panel_of(panel: &Panel, tallest: f64) -> Markup {
     let sum = |of: fn(&Bar) -> f64| panel.bars.iter().map(of).sum::<f64>();
     let (offered, admitted) = (sum(Bar::offered), sum(|bar| bar.admitted + bar.reserved));
@@ -311,9 +302,8 @@ fn parse(options: &[String]) -> Result<SimulateArgs> {
         let lines: Vec<&str> = text.lines().map(str::trim).take_while(|line| !line.is_empty()).collect();
         let reason = lines.join(" ");
         let reason = reason.strip_prefix("error: ").unwrap_or(&reason);
-        CliError::usage(
-            reason.split(" <").map(|part| part.split_once('>').map_or(part, |(_, rest)| rest)).collect::<String>(),
-        )
+        let parts = reason.split(" <").map(|part| part.split_once('>').map_or(part, |(_, rest)| rest));
+        CliError::usage(parts.collect::<String>())
     })
 }
 
