@@ -346,7 +346,9 @@ fn grants(installed: &Installed, parts: &[Part]) -> Vec<Drift> {
 /// of one for people, such as `reset(text)`. A table of the limiter can exist without a record if another tool has run a part of the
 /// printed SQL. Such a table is adopted.
 pub(super) fn occupied(installed: &Installed, plan: &Plan) -> Option<String> {
-    let is_new = |signature: &str| installed.applied.is_empty() && !installed.records.contains_key(signature);
+    // After a restore of the definitions without the rows, the records are empty, and the functions can be of another release.
+    let is_unrecorded = installed.applied.is_empty() && !installed.is_plain_table(OBJECTS);
+    let is_new = |signature: &str| is_unrecorded && !installed.records.contains_key(signature);
     let mut in_the_way = plan.changed.iter().filter(|signature| !signature.starts_with('_') && is_new(signature));
     if let Some(signature) = in_the_way.next() {
         return Some((*signature).to_owned());
