@@ -4,7 +4,7 @@ use std::fmt;
 
 use crate::error::Engine;
 use crate::migrate::Part;
-use crate::migrate::error::few_of;
+use crate::migrate::error::with_remedy;
 use crate::migrate::functions::{Function, functions};
 use crate::migrate::installed::{HISTORY, Installed, Misowned, OBJECTS, Problem, Record};
 use crate::migrate::migrations::{Migration, migrations};
@@ -84,7 +84,7 @@ pub enum Drift {
     Misowned {
         /// The objects and their owner.
         problem: String,
-        /// The statements that give the objects to their owner.
+        /// The statements that give the objects to their owner. Empty if the role cannot read which role that is.
         statements: Vec<String>,
     },
     /// The schema or an object in it is not safe: a foreign owner, a trigger, a rule, or a role that can create objects.
@@ -126,9 +126,7 @@ impl fmt::Display for Drift {
                 _ => write!(f, "the role {role} has {privilege} on {object}"),
             },
             Self::RecordsHidden => f.write_str("other roles cannot read the tables migrations and objects"),
-            Self::Misowned { problem, statements } => {
-                write!(f, "{problem}; let a superuser, or a member of both roles, run: {}", few_of(statements, " "))
-            }
+            Self::Misowned { problem, statements } => f.write_str(&with_remedy(problem, statements)),
             Self::Untrusted(problem) => f.write_str(problem),
         }
     }

@@ -66,13 +66,13 @@ pub enum MigrateError {
     },
     /// The objects do not all belong to the role that has migrated, as after a restore by a superuser. The functions run as their
     /// owner on the tables, so both must belong to one role.
-    #[error("cannot migrate the schema \"{schema}\": {problem}; let a superuser, or a member of both roles, run: {}", few_of(.statements, " "))]
+    #[error("cannot migrate the schema \"{schema}\": {}", with_remedy(.problem, .statements))]
     Misowned {
         /// The schema.
         schema: String,
         /// The objects and their owner.
         problem: String,
-        /// The statements that give the objects to their owner.
+        /// The statements that give the objects to their owner. Empty if the role cannot read which role that is.
         statements: Vec<String>,
     },
     /// The role that migrates neither owns the objects nor is a member of the role that owns them.
@@ -121,6 +121,14 @@ pub enum MigrateError {
 
 fn few(problems: &[String]) -> String {
     few_of(problems, "; ")
+/// The problem with the owners, and the statements that solve it.
+pub(super) fn with_remedy(problem: &str, statements: &[String]) -> String {
+    match statements {
+        [] => problem.to_owned(),
+        _ => format!("{problem}; let a superuser, or a member of both roles, run: {}", few_of(statements, " ")),
+    }
+}
+
 }
 
 /// The first few, and the number of the others.

@@ -128,8 +128,8 @@ fn difference(drift: &Drift) -> Value {
 fn found(drift: &Drift) -> Vec<String> {
     match drift {
         Drift::Misowned { problem, statements } => {
-            let run = format!("-- {problem}; let a superuser, or a member of both roles, run:");
-            std::iter::once(run).chain(statements.iter().cloned()).collect()
+            let run = if statements.is_empty() { "" } else { "; let a superuser, or a member of both roles, run:" };
+            std::iter::once(format!("-- {problem}{run}")).chain(statements.iter().cloned()).collect()
         }
         other => vec![other.to_string()],
     }
