@@ -68,7 +68,8 @@ pub enum Drift {
         /// The definition in the database.
         found: String,
     },
-    /// A privilege that no application needs: PUBLIC can execute a function, or a role can write to a table directly.
+    /// A privilege that no application needs: PUBLIC can execute a function, or a role can write to a table directly. `migrate` by
+    /// the owner revokes the former.
     ExtraGrant {
         /// The object.
         object: String,
@@ -102,7 +103,13 @@ impl Drift {
                 | Self::FunctionChanged { .. }
                 | Self::TestClock
                 | Self::RecordsHidden
-        )
+        ) || self.is_open_function()
+    }
+
+    /// Whether PUBLIC can execute a function.
+    const fn is_open_function(&self) -> bool {
+        let Self::ExtraGrant { grantee, privilege, .. } = self else { return false };
+        matches!((grantee.as_bytes(), privilege.as_bytes()), (b"PUBLIC", b"EXECUTE"))
     }
 }
 
@@ -145,6 +152,8 @@ pub(super) struct Plan {
     pub(super) test_clock: bool,
     /// Whether other roles are to be able to read the records again.
     pub(super) shows_records: bool,
+    /// Whether the current role owns functions of the limiter that PUBLIC can execute.
+    pub(super) closes_functions: bool,
 }
 
 /// The parts to install or to keep up to date. An installed queue stays up to date without being asked for. If a newer release has
@@ -165,6 +174,7 @@ impl Plan {
             recorded: Vec::new(),
             test_clock: false,
             shows_records: hides_records(installed),
+            closes_functions: false,
         };
         if installed.version() <= SCHEMA_VERSION {
             plan.migrations = migrations(schema, plan.parts);
@@ -192,11 +202,17 @@ impl Plan {
             }
             plan.recorded.push(function);
         }
+        let current = installed.current().map(|(current, _)| current);
+        plan.closes_functions = plan.recorded.iter().any(|function| {
+            let is_open =
+                |(object, grant): &(String, String)| object == function.signature && grant == "PUBLIC: EXECUTE";
+            installed.definition("owner", function.signature) == current && installed.grants.iter().any(is_open)
+        });
         plan
     }
 
     pub(super) fn is_empty(&self) -> bool {
-        self.migrations.is_empty() && self.functions.is_empty() && !self.shows_records
+        self.migrations.is_empty() && self.functions.is_empty() && !self.shows_records && !self.closes_functions
     }
 }
 

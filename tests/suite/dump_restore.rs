@@ -202,7 +202,8 @@ async fn the_guides_triggers_work_in_a_restore() {
     }
 }
 
-/// As for a staging database: the records are empty, and the application's role keeps its grants.
+/// As for a staging database: the records are empty, and the application's role keeps its grants. Without privileges in the dump,
+/// `migrate` takes EXECUTE from PUBLIC.
 #[tokio::test]
 #[ignore = "needs pg_dump and pg_restore: run tests/machine"]
 async fn after_a_restore_of_the_definitions_migrate_keeps_the_grants() {
@@ -221,6 +222,7 @@ async fn after_a_restore_of_the_definitions_migrate_keeps_the_grants() {
     for (name, dump, is_granted) in [
         ("definitions_only", format!("{dump} --schema-only"), true),
         ("without_records", without_records.to_owned(), true),
+        ("without_acl", format!("{dump} --no-acl"), false),
     ] {
         let (new_url, new) = programs.database(name).await;
         let commands = format!("{dump}\npg_restore --exit-on-error --dbname \"$NEW_URL\" app.dump");

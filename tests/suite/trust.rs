@@ -2,7 +2,7 @@
 //! on new objects.
 
 use pg_limiter::Schema;
-use pg_limiter::migrate::{Contents, MigrateError, Migrator, Part, Use, migrate, migrate_on, script};
+use pg_limiter::migrate::{Contents, Drift, MigrateError, Migrator, Part, Use, migrate, migrate_on, script};
 use pg_limiter::sqlx::{self, AssertSqlSafe, Connection};
 
 use crate::support::other_role::{OtherRole, objects_in_the_way};
@@ -165,6 +165,38 @@ async fn an_interrupted_installation_gives_no_role_any_rights() {
     assert_eq!(given(&database).await, None);
     assert_eq!(Migrator::default().check(&database.pool).await.expect("checked"), []);
     database.execute(&format!("DROP OWNED BY {anon}; DROP ROLE {anon}")).await;
+}
+
+/// After a restore without privileges, PUBLIC can execute every function. A function of the application stays as it is.
+#[tokio::test]
+async fn functions_are_closed_to_public_again() {
+    let database = Database::empty().await;
+    let mine = "CREATE SCHEMA rate_limit;
+        CREATE FUNCTION rate_limit.pause(text) RETURNS void LANGUAGE sql AS 'SELECT'";
+    database.execute(mine).await;
+    let migrator = Migrator::default();
+    migrator.run(&database.pool).await.expect("migrated");
+    let before = given(&database).await;
+    let other = OtherRole::new(&database).await;
+    database.execute(&format!("REVOKE CREATE ON SCHEMA rate_limit FROM {}", other.name)).await;
+    for printed in [false, true] {
+        database.execute("GRANT EXECUTE ON ALL FUNCTIONS IN SCHEMA rate_limit TO PUBLIC").await;
+        let found = migrator.check(&database.pool).await.expect("checked");
+        assert!(found.len() > 50 && found.iter().all(Drift::is_repaired_by_migrate), "{found:?}");
+        // Another role than the owner has nothing to do.
+        let mut connection = other.connection().await;
+        assert_eq!(migrate_on(&mut connection).await.expect("nothing to do").functions, [""; 0]);
+        connection.close().await.expect("close");
+        assert_eq!(migrator.check(&database.pool).await.expect("checked"), found);
+        match printed {
+            true => database.execute(&script(&Schema::default(), Contents::All, Part::ALL)).await,
+            false => assert_eq!(migrator.run(&database.pool).await.expect("migrated").functions, [""; 0]),
+        }
+        assert_eq!(migrator.check(&database.pool).await.expect("checked"), []);
+        assert_eq!(given(&database).await, before);
+        assert!(before.as_ref().is_some_and(|given| given.contains("pause(text)")), "{before:?}");
+    }
+    other.drop().await;
 }
 
 /// With default privileges that grant everything to other roles, as some hosts set them for PostgREST.

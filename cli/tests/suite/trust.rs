@@ -32,6 +32,23 @@ async fn doctor_reports_a_schema_in_which_others_can_create_objects() {
     other.drop().await;
 }
 
+/// As after a restore without privileges.
+#[tokio::test(flavor = "multi_thread")]
+async fn migrate_reports_the_privileges_that_it_changes() {
+    let database = Database::migrated().await;
+    let restored = "REVOKE SELECT ON rate_limit.migrations, rate_limit.objects FROM PUBLIC;
+        GRANT EXECUTE ON FUNCTION rate_limit._decide, rate_limit.reset(text) TO PUBLIC";
+    let migrate = |args: &[&str]| run(Some(&database.url), &[&["migrate"], args].concat(), "");
+    let done = "granted SELECT on the records to PUBLIC, revoked EXECUTE on 2 functions from PUBLIC";
+    database.execute(restored).await;
+    migrate(&[]).says(0, &format!("schema \"rate_limit\" is at version 1: {done}"));
+    database.execute(restored).await;
+    let report = migrate(&["--json"]);
+    let report: serde_json::Value = serde_json::from_str(&report.stdout).expect("JSON");
+    assert_eq!(report["privileges"].as_array().map(Vec::len), Some(3), "{report}");
+    migrate(&[]).says(0, "schema \"rate_limit\" is at version 1: nothing to do");
+}
+
 /// A superuser that has restored the objects of a role gives them back with the printed statements.
 #[tokio::test(flavor = "multi_thread")]
 async fn objects_that_a_superuser_has_restored_are_reported() {
