@@ -2,7 +2,7 @@ use std::time::Duration;
 
 use sqlx::{Connection, PgConnection, PgPool, Row};
 
-use crate::error::{Engine, MigrationCause, without_keys};
+use crate::error::{Engine, MigrationCause, with_hint};
 use crate::migrate::drift::{Plan, drift, occupied};
 use crate::migrate::failure::Failure;
 use crate::migrate::functions::functions;
@@ -477,7 +477,7 @@ impl Migrator {
         let cause = failure.cause();
         // The error of a statement that cannot change a table may contain one of its rows.
         let failure = match failure {
-            Failure::Driver(source) => Failure::Driver(without_keys(source)),
+            Failure::Driver(source) => Failure::Driver(with_hint(source)),
             other => other,
         };
         match failure {
