@@ -3,6 +3,7 @@
 -- has created meanwhile.
 DO $history$
 DECLARE
+  is_unrecorded boolean := pg_catalog.to_regclass($name$rate_limit.objects$name$) IS NULL;
   -- The names of the limiter's objects, which the library fills in. Empty: all objects of the schema.
   names CONSTANT text[] := $names${}$names$;
   -- All objects of the schema: newer releases have more names.
@@ -29,7 +30,7 @@ DECLARE
     WHERE p.pronamespace = pg_catalog.to_regnamespace(pg_catalog.rtrim($schema$rate_limit.$schema$, '.'))
   );
 BEGIN
-  IF pg_catalog.to_regclass($name$rate_limit.objects$name$) IS NULL THEN
+  IF is_unrecorded THEN
     CREATE TABLE rate_limit.objects (
       object text COLLATE "C" NOT NULL,
       sha256 text,
@@ -39,11 +40,6 @@ BEGIN
     );
     COMMENT ON TABLE rate_limit.objects IS
       'The objects of the limiter. An object without a row is new: all privileges on it but the owner''s are then revoked.';
-    -- Objects of the application with such names keep the privileges that were granted on them.
-    INSERT INTO rate_limit.objects (object)
-    SELECT t.object
-    FROM pg_catalog.unnest(there) AS t (object)
-    WHERE names = '{}' OR pg_catalog.split_part(t.object, '(', 1) = ANY (names);
   ELSE
     -- An object that was dropped is new when it is created again.
     DELETE FROM rate_limit.objects AS o WHERE o.object <> ALL (there);
@@ -65,5 +61,17 @@ BEGIN
     COMMENT ON COLUMN rate_limit.migrations.applied_by IS 'The role that applied it, which owned the objects then.';
     COMMENT ON COLUMN rate_limit.migrations.breaking IS 'Releases that do not know this version cannot use the schema.';
   END IF;
+  -- After a restore of the definitions without the rows, both tables are empty. If only `objects` is empty, a migration was
+  -- interrupted before it revoked the privileges on new objects.
+  is_unrecorded := is_unrecorded
+    OR NOT EXISTS (SELECT FROM rate_limit.objects) AND NOT EXISTS (SELECT FROM rate_limit.migrations);
+  -- Existing objects keep the privileges that were granted on them: the restored ones, and objects of the application with such
+  -- names. The tables of records count as new, so that every role can read them afterwards.
+  INSERT INTO rate_limit.objects (object)
+  SELECT t.object
+  FROM pg_catalog.unnest(there) AS t (object)
+  WHERE is_unrecorded AND t.object NOT IN ('objects', 'migrations')
+    AND (names = '{}' OR pg_catalog.split_part(t.object, '(', 1) = ANY (names))
+  ON CONFLICT (object) DO NOTHING;
 END
 $history$;

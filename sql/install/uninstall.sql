@@ -27,6 +27,15 @@ BEGIN
     PERFORM pg_catalog.set_config('search_path', former_path, true);
     RETURN;
   END IF;
+  -- As after a restore of the definitions without the rows.
+  IF NOT EXISTS (SELECT FROM rate_limit.migrations AS m WHERE m.version > 0)
+    OR NOT EXISTS (SELECT FROM rate_limit.objects AS o WHERE o.sha256 IS NOT NULL)
+  THEN
+    RAISE NOTICE 'nothing is dropped: the records of the rate limiter in the schema % are empty', named
+      USING HINT = 'Run "pg-limiter migrate", which records the objects, and then this SQL again.';
+    PERFORM pg_catalog.set_config('search_path', former_path, true);
+    RETURN;
+  END IF;
   IF EXISTS (SELECT FROM rate_limit.migrations AS m WHERE m.name = 'queue') THEN
     relations := pg_catalog.array_cat(relations, queue);
   END IF;

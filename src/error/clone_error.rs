@@ -19,6 +19,18 @@ pub(crate) fn without_keys(error: sqlx::Error) -> sqlx::Error {
     }
 }
 
+/// Removes what may show a key, and keeps the HINT. Use it only for statements that change definitions: a trigger on rows could put a
+/// key there.
+pub(crate) fn with_hint(error: sqlx::Error) -> sqlx::Error {
+    match error {
+        sqlx::Error::Database(database) => {
+            let hint = database.try_downcast_ref::<PgDatabaseError>().and_then(PgDatabaseError::hint).map(Into::into);
+            sqlx::Error::Database(Box::new(ClonedError { hint, ..ClonedError::new(&*database) }))
+        }
+        other => other,
+    }
+}
+
 /// Copies an error: same kind, same message and SQLSTATE.
 pub(crate) fn clone_error(error: &sqlx::Error) -> sqlx::Error {
     match error {
@@ -48,6 +60,8 @@ struct ClonedError {
     code: Option<Arc<str>>,
     table: Option<Arc<str>>,
     constraint: Option<Arc<str>>,
+    /// Only of a migration's errors.
+    hint: Option<Arc<str>>,
     /// The server's function that reported the error. It distinguishes failures that share an SQLSTATE, in any language.
     routine: Option<Arc<str>>,
     unique: bool,
@@ -60,10 +74,16 @@ impl ClonedError {
             code: error.code().map(|code| code.as_ref().into()),
             table: error.table().map(Into::into),
             constraint: error.constraint().map(Into::into),
+            hint: None,
             routine: routine(error).map(Into::into),
             unique: error.is_unique_violation(),
         }
     }
+}
+
+/// The HINT of the server, in an error of [`with_hint`].
+pub(super) fn hint(error: &dyn DatabaseError) -> Option<&str> {
+    error.try_downcast_ref::<ClonedError>()?.hint.as_deref()
 }
 
 /// The server's function that reported an error. Unlike the message, it is not translated.

@@ -5,6 +5,7 @@ use crate::error::classify::{
     Cause, NoRuntime, Phase, ReadOnlyByDefault, SchemaTooNew, classify, is_draining, is_not_supported, is_unknown_zone,
     refuses_settings, sqlstate,
 };
+use crate::error::clone_error::hint;
 use crate::error::{Denied, Engine, InvalidJob, clone_error, without_keys};
 use crate::limit::{InvalidLength, InvalidLimit};
 
@@ -16,6 +17,15 @@ pub(crate) fn database_message(error: &sqlx::Error) -> String {
             sqlx::Error::Configuration(source) => source.to_string(),
             error => error.to_string(),
         },
+    }
+}
+
+/// [`database_message`] with the server's HINT.
+pub(crate) fn message_and_hint(error: &sqlx::Error) -> String {
+    let message = database_message(error);
+    match error.as_database_error().and_then(hint) {
+        Some(hint) => format!("{message}; hint of the server: {}", hint.trim_end_matches('.')),
+        None => message,
     }
 }
 

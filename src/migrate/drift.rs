@@ -4,7 +4,7 @@ use std::fmt;
 
 use crate::error::Engine;
 use crate::migrate::Part;
-use crate::migrate::error::few_of;
+use crate::migrate::error::with_remedy;
 use crate::migrate::functions::{Function, functions};
 use crate::migrate::installed::{HISTORY, Installed, Misowned, OBJECTS, Problem, Record};
 use crate::migrate::migrations::{Migration, migrations};
@@ -68,7 +68,8 @@ pub enum Drift {
         /// The definition in the database.
         found: String,
     },
-    /// A privilege that no application needs: PUBLIC can execute a function, or a role can write to a table directly.
+    /// A privilege that no application needs: PUBLIC can execute a function, or a role can write to a table directly. `migrate` by
+    /// the owner revokes the former.
     ExtraGrant {
         /// The object.
         object: String,
@@ -84,7 +85,7 @@ pub enum Drift {
     Misowned {
         /// The objects and their owner.
         problem: String,
-        /// The statements that give the objects to their owner.
+        /// The statements that give the objects to their owner. Empty if the role cannot read which role that is.
         statements: Vec<String>,
     },
     /// The schema or an object in it is not safe: a foreign owner, a trigger, a rule, or a role that can create objects.
@@ -102,7 +103,13 @@ impl Drift {
                 | Self::FunctionChanged { .. }
                 | Self::TestClock
                 | Self::RecordsHidden
-        )
+        ) || self.is_open_function()
+    }
+
+    /// Whether PUBLIC can execute a function.
+    const fn is_open_function(&self) -> bool {
+        let Self::ExtraGrant { grantee, privilege, .. } = self else { return false };
+        matches!((grantee.as_bytes(), privilege.as_bytes()), (b"PUBLIC", b"EXECUTE"))
     }
 }
 
@@ -126,9 +133,7 @@ impl fmt::Display for Drift {
                 _ => write!(f, "the role {role} has {privilege} on {object}"),
             },
             Self::RecordsHidden => f.write_str("other roles cannot read the tables migrations and objects"),
-            Self::Misowned { problem, statements } => {
-                write!(f, "{problem}; let a superuser, or a member of both roles, run: {}", few_of(statements, " "))
-            }
+            Self::Misowned { problem, statements } => f.write_str(&with_remedy(problem, statements)),
             Self::Untrusted(problem) => f.write_str(problem),
         }
     }
@@ -147,6 +152,8 @@ pub(super) struct Plan {
     pub(super) test_clock: bool,
     /// Whether other roles are to be able to read the records again.
     pub(super) shows_records: bool,
+    /// Whether the current role owns functions of the limiter that PUBLIC can execute.
+    pub(super) closes_functions: bool,
 }
 
 /// The parts to install or to keep up to date. An installed queue stays up to date without being asked for. If a newer release has
@@ -167,6 +174,7 @@ impl Plan {
             recorded: Vec::new(),
             test_clock: false,
             shows_records: hides_records(installed),
+            closes_functions: false,
         };
         if installed.version() <= SCHEMA_VERSION {
             plan.migrations = migrations(schema, plan.parts);
@@ -194,11 +202,17 @@ impl Plan {
             }
             plan.recorded.push(function);
         }
+        let current = installed.current().map(|(current, _)| current);
+        plan.closes_functions = plan.recorded.iter().any(|function| {
+            let is_open =
+                |(object, grant): &(String, String)| object == function.signature && grant == "PUBLIC: EXECUTE";
+            installed.definition("owner", function.signature) == current && installed.grants.iter().any(is_open)
+        });
         plan
     }
 
     pub(super) fn is_empty(&self) -> bool {
-        self.migrations.is_empty() && self.functions.is_empty() && !self.shows_records
+        self.migrations.is_empty() && self.functions.is_empty() && !self.shows_records && !self.closes_functions
     }
 }
 
@@ -346,7 +360,9 @@ fn grants(installed: &Installed, parts: &[Part]) -> Vec<Drift> {
 /// of one for people, such as `reset(text)`. A table of the limiter can exist without a record if another tool has run a part of the
 /// printed SQL. Such a table is adopted.
 pub(super) fn occupied(installed: &Installed, plan: &Plan) -> Option<String> {
-    let is_new = |signature: &str| installed.applied.is_empty() && !installed.records.contains_key(signature);
+    // After a restore of the definitions without the rows, the records are empty, and the functions can be of another release.
+    let is_unrecorded = installed.applied.is_empty() && !installed.is_plain_table(OBJECTS);
+    let is_new = |signature: &str| is_unrecorded && !installed.records.contains_key(signature);
     let mut in_the_way = plan.changed.iter().filter(|signature| !signature.starts_with('_') && is_new(signature));
     if let Some(signature) = in_the_way.next() {
         return Some((*signature).to_owned());

@@ -1,4 +1,4 @@
-use crate::error::database_message;
+use crate::error::message_and_hint;
 use crate::migrate::script::WAYS_OUT;
 
 /// The reason why a migration failed. Its transaction is rolled back, and all locks are released.
@@ -19,17 +19,19 @@ pub enum MigrateError {
         known: i32,
     },
     /// Another process is migrating, and did not finish in time.
-    #[error("another process is migrating the schema \"{schema}\": {}; retry when it is done", database_message(.source))]
+    #[error("another process is migrating the schema \"{schema}\": {}; retry when it is done", message_and_hint(.source))]
     Busy {
         /// The schema.
         schema: String,
         /// The driver's error.
         source: sqlx::Error,
     },
-    /// A privilege is missing: CREATE or USAGE on the schema, or CREATE on the database if the schema does not exist yet.
+    /// The server refused a statement (SQLSTATE 42501): a privilege is missing, or an event trigger does not permit the change. If it
+    /// is CREATE or USAGE on the schema, or CREATE on the database, the error is [`Lacking`](Self::Lacking).
     #[error(
-        "cannot migrate the schema \"{schema}\": {}; the role needs CREATE and USAGE on the schema, and CREATE on the database if the schema does not exist",
-        database_message(.source)
+        "cannot migrate the schema \"{schema}\": {}; grant the role the privilege that it lacks, or, if an event trigger refused the \
+         change, let its owner permit it; then migrate again",
+        message_and_hint(.source)
     )]
     Privilege {
         /// The schema.
@@ -66,13 +68,13 @@ pub enum MigrateError {
     },
     /// The objects do not all belong to the role that has migrated, as after a restore by a superuser. The functions run as their
     /// owner on the tables, so both must belong to one role.
-    #[error("cannot migrate the schema \"{schema}\": {problem}; let a superuser, or a member of both roles, run: {}", few_of(.statements, " "))]
+    #[error("cannot migrate the schema \"{schema}\": {}", with_remedy(.problem, .statements))]
     Misowned {
         /// The schema.
         schema: String,
         /// The objects and their owner.
         problem: String,
-        /// The statements that give the objects to their owner.
+        /// The statements that give the objects to their owner. Empty if the role cannot read which role that is.
         statements: Vec<String>,
     },
     /// The role that migrates neither owns the objects nor is a member of the role that owns them.
@@ -98,7 +100,7 @@ pub enum MigrateError {
     /// Transactions are read-only, because the server is a standby or because of its settings.
     #[error(
         "cannot migrate the schema \"{schema}\": {}; connect to the primary, with default_transaction_read_only = off",
-        database_message(.source)
+        message_and_hint(.source)
     )]
     ReadOnly {
         /// The schema.
@@ -109,7 +111,7 @@ pub enum MigrateError {
     /// The database reported any other error.
     #[error(
         "cannot migrate the schema \"{schema}\": {}; correct the cause and migrate again",
-        database_message(.source)
+        message_and_hint(.source)
     )]
     Database {
         /// The schema.
@@ -117,6 +119,14 @@ pub enum MigrateError {
         /// The driver's error.
         source: sqlx::Error,
     },
+}
+
+/// The problem with the owners, and the statements that solve it.
+pub(super) fn with_remedy(problem: &str, statements: &[String]) -> String {
+    match statements {
+        [] => problem.to_owned(),
+        _ => format!("{problem}; let a superuser, or a member of both roles, run: {}", few_of(statements, " ")),
+    }
 }
 
 fn few(problems: &[String]) -> String {

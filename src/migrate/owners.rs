@@ -1,6 +1,6 @@
 //! The owners of the limiter's objects. The functions run as their owner on the tables, so both belong to one role.
 
-use sqlx::{AssertSqlSafe, PgConnection};
+use sqlx::{AssertSqlSafe, PgConnection, Row};
 
 use crate::migrate::Part;
 use crate::migrate::functions::signatures;
@@ -46,8 +46,8 @@ fn only(objects: &[Object]) -> Option<&str> {
 
 /// Returns the objects of a wrong owner.
 ///
-/// All objects may get a new owner together. They also have one owner after a restore by another role, but then the role that
-/// connects has no rights on them.
+/// All objects may get a new owner together. They also have one owner after a restore by another role. Then the role that connects
+/// has no rights on them, or the new owner is a superuser, and the recorded one is not.
 pub(super) async fn misowned(
     conn: &mut PgConnection,
     schema: &Schema,
@@ -59,13 +59,30 @@ pub(super) async fn misowned(
     let recorded = installed.migrated_by();
     if let Some(owner) = only {
         let is_as_recorded = installed.is_readable() && recorded.is_none_or(|recorded| recorded == owner);
-        if is_as_recorded || may == "call" || installed.definition("rights", owner) == Some("true") {
+        let has_rights = installed.definition("rights", owner) == Some("true");
+        if is_as_recorded || (may == "call" && !has_rights) {
             return Ok(None);
+        }
+        if has_rights {
+            let Some(recorded) = recorded else { return Ok(None) };
+            let superusers = (is_superuser(conn, recorded).await?, is_superuser(conn, owner).await?);
+            if superusers != (Some(false), Some(true)) {
+                return Ok(None);
+            }
+        }
+        if !installed.is_readable() {
+            let problem = format!(
+                "all {} objects belong to the role {owner}, and {current} has no rights on them; if {owner} is right, grant \
+                 {current} what `pg-limiter grants` prints; else let {owner} or a superuser run `pg-limiter migrate --check`, and \
+                 give the objects to the role that should own them",
+                objects.len()
+            );
+            return Ok(Some(Misowned { problem, statements: Vec::new() }));
         }
     }
     // The role that is recorded may have been left behind, as in another cluster.
     let recorded = match recorded {
-        Some(recorded) if exists(conn, recorded).await? => Some(recorded),
+        Some(recorded) if is_superuser(conn, recorded).await?.is_some() => Some(recorded),
         _ => None,
     };
     let right = recorded.unwrap_or(if only.is_some() { current } else { &first.owner });
@@ -81,7 +98,7 @@ pub(super) async fn misowned(
             let all = format!("all {} objects belong to the role {owner}", objects.len());
             match recorded {
                 Some(_) => format!("{all} and not to {right}, as after a restore by another role"),
-                // The records cannot be read, or name a role that is gone.
+                // The records name a role that is gone.
                 None => format!(
                     "{all}, and {right} has no rights on them; if {owner} is right, grant {right} what `pg-limiter grants` \
                      prints; else another role has restored them"
@@ -97,14 +114,15 @@ pub(super) async fn misowned(
     Ok(Some(Misowned { problem, statements }))
 }
 
-async fn exists(conn: &mut PgConnection, role: &str) -> Result<bool, sqlx::Error> {
+/// `None` if the role does not exist.
+async fn is_superuser(conn: &mut PgConnection, role: &str) -> Result<Option<bool>, sqlx::Error> {
     // In hexadecimal, so that no name ends the literal.
     let hex: String = role.bytes().map(|byte| format!("{byte:02x}")).collect();
     let sql = format!(
-        "SELECT FROM pg_catalog.pg_roles AS r \
+        "SELECT r.rolsuper FROM pg_catalog.pg_roles AS r \
          WHERE r.rolname = pg_catalog.convert_from(pg_catalog.decode('{hex}', 'hex'), 'UTF8')"
     );
-    Ok(sqlx::raw_sql(AssertSqlSafe(sql)).fetch_optional(conn).await?.is_some())
+    sqlx::raw_sql(AssertSqlSafe(sql)).fetch_optional(conn).await?.map(|row| row.try_get(0)).transpose()
 }
 
 /// The name as an identifier. It can be a keyword.

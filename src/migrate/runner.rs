@@ -2,7 +2,7 @@ use std::time::Duration;
 
 use sqlx::{Connection, PgConnection, PgPool, Row};
 
-use crate::error::{Engine, MigrationCause, without_keys};
+use crate::error::{Engine, MigrationCause, with_hint};
 use crate::migrate::drift::{Plan, drift, occupied};
 use crate::migrate::failure::Failure;
 use crate::migrate::functions::functions;
@@ -11,7 +11,7 @@ use crate::migrate::names::install;
 use crate::migrate::owners::only_owner;
 use crate::migrate::read::untrusted;
 use crate::migrate::roles::{Until, become_owner, lacking, set_role};
-use crate::migrate::script::{CLAIM, CREATE_RECORDS, CREATE_SCHEMA, record_functions, record_migration};
+use crate::migrate::script::{CLAIM, CLOSE, CREATE_RECORDS, CREATE_SCHEMA, record_functions, record_migration};
 use crate::migrate::unnamed::{execute, unnamed};
 use crate::migrate::{Drift, MigrateError};
 use crate::retry::{Attempts, RetryPolicy};
@@ -431,6 +431,9 @@ impl Migrator {
         if plan.test_clock {
             tracing::warn!(target: "pg_limiter", schema = %self.schema, "removing the test clock");
         }
+        if plan.closes_functions {
+            tracing::warn!(target: "pg_limiter", schema = %self.schema, "revoking EXECUTE on functions from PUBLIC");
+        }
         for signature in &plan.changed {
             tracing::warn!(target: "pg_limiter", schema = %self.schema, signature, "replacing a function that was changed by hand");
         }
@@ -456,7 +459,7 @@ impl Migrator {
         plan.test_clock.then(|| format!("DROP SEQUENCE IF EXISTS {}._test_clock", self.schema.quoted()))
     }
 
-    /// The SQL that revokes all privileges on new objects from other roles, and records the functions.
+    /// The SQL that revokes all privileges on new objects from other roles, records the functions, and revokes EXECUTE from PUBLIC.
     pub(super) fn claims(&self, plan: &Plan) -> Vec<String> {
         let owner = format!(
             "UPDATE {}.migrations SET applied_by = current_user WHERE applied_by <> current_user",
@@ -470,6 +473,7 @@ impl Migrator {
         if !plan.recorded.is_empty() {
             claims.push(record_functions(&self.schema, &plan.recorded));
         }
+        claims.push(self.schema.render(CLOSE));
         claims
     }
 
@@ -478,7 +482,7 @@ impl Migrator {
         let cause = failure.cause();
         // The error of a statement that cannot change a table may contain one of its rows.
         let failure = match failure {
-            Failure::Driver(source) => Failure::Driver(without_keys(source)),
+            Failure::Driver(source) => Failure::Driver(with_hint(source)),
             other => other,
         };
         match failure {

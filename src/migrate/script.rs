@@ -11,6 +11,7 @@ use crate::sql::Schema;
 
 pub(super) const CREATE_RECORDS: &str = include_str!("../../sql/install/history.sql");
 pub(super) const CLAIM: &str = include_str!("../../sql/install/claim.sql");
+pub(super) const CLOSE: &str = include_str!("../../sql/install/close.sql");
 pub(super) const CREATE_SCHEMA: &str = include_str!("../../sql/install/schema.sql");
 const UNTRUSTED: &str = include_str!("../../sql/install/untrusted.sql");
 
@@ -60,6 +61,7 @@ pub fn script(schema: &Schema, contents: Contents, parts: &[Part]) -> String {
     blocks.extend(functions.iter().map(|function| function.sql.clone()));
     blocks.push(install(schema, CLAIM, parts));
     blocks.push(format!("{};", record_functions(schema, &functions)));
+    blocks.push(schema.render(CLOSE));
     blocks.push(settings(false));
     blocks.iter().map(|block| format!("{}\n", block.trim_end())).collect::<Vec<_>>().join("\n")
 }

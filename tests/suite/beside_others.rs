@@ -61,6 +61,23 @@ async fn uninstalling_removes_all_or_nothing() {
     assert_eq!(text(&database.pool, left).await, "0");
 }
 
+/// After a restore of the definitions without the rows, the records are empty.
+#[tokio::test]
+async fn uninstalling_needs_the_records() {
+    let database = Database::migrated().await;
+    let count = "SELECT count(*)::text FROM pg_class WHERE relnamespace = 'rate_limit'::regnamespace";
+    let before = text(&database.pool, count).await;
+    for records in ["DELETE FROM rate_limit.migrations", "DELETE FROM rate_limit.objects"] {
+        database.execute(records).await;
+        database.execute(&uninstall(&Schema::default())).await;
+        assert_eq!(text(&database.pool, count).await, before, "{records}");
+        assert_eq!(text(&database.pool, "SELECT current_setting('search_path')").await, "\"$user\", public");
+    }
+    Migrator::default().run(&database.pool).await.expect("migrated");
+    database.execute(&uninstall(&Schema::default())).await;
+    assert_eq!(text(&database.pool, count).await, "0");
+}
+
 /// Objects of the application with names of the queue may have any owner.
 #[tokio::test]
 async fn without_the_queue_its_names_are_the_applications() {

@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use pg_limiter::embedded::{Server, ServerConfig};
-use pg_limiter::migrate::{Migrator, migrate};
+use pg_limiter::migrate::{Migrator, Use, migrate};
 use pg_limiter::queue::{Job, Queue};
 use pg_limiter::sqlx::{self, AssertSqlSafe, PgPool};
 use pg_limiter::{Item, Limit, Limiter, Limits};
@@ -200,6 +200,43 @@ async fn the_guides_triggers_work_in_a_restore() {
         let restored: i64 = sqlx::query_scalar("SELECT count(*) FROM posts").fetch_one(&new).await.expect("a count");
         assert_eq!(restored, if is_allowed { rows } else { 0 });
     }
+}
+
+/// As for a staging database: the records are empty, and the application's role keeps its grants. Without privileges in the dump,
+/// `migrate` takes EXECUTE from PUBLIC.
+#[tokio::test]
+#[ignore = "needs pg_dump and pg_restore: run tests/machine"]
+async fn after_a_restore_of_the_definitions_migrate_keeps_the_grants() {
+    let programs = programs().await;
+    let (old_url, old) = programs.database("definitions_old").await;
+    migrate(&old).await.expect("migrate");
+    let grants = Use::ALL.map(guide::grants).join("; ").replace("app_role", "staging");
+    sqlx::raw_sql(AssertSqlSafe(format!("CREATE ROLE staging; {grants}"))).execute(&old).await.expect("granted");
+    let acl = "SELECT string_agg(p.oid::regprocedure || p.proacl::text, ' ' ORDER BY p.oid::regprocedure::text) FROM pg_proc AS p
+        WHERE p.pronamespace = 'rate_limit'::regnamespace";
+    let granted: String = sqlx::query_scalar(acl).fetch_one(&old).await.expect("privileges");
+    let folder = tempfile::tempdir().expect("a folder");
+    let [without_records, _] = commands();
+    let without_records = without_records.lines().next().expect("a dump");
+    let dump = "pg_dump --format custom --file app.dump \"$OLD_URL\"";
+    for (name, dump, is_granted) in [
+        ("definitions_only", format!("{dump} --schema-only"), true),
+        ("without_records", without_records.to_owned(), true),
+        ("without_acl", format!("{dump} --no-acl"), false),
+    ] {
+        let (new_url, new) = programs.database(name).await;
+        let commands = format!("{dump}\npg_restore --exit-on-error --dbname \"$NEW_URL\" app.dump");
+        programs.shell(&commands, folder.path(), [&old_url, &new_url]).expect("restored");
+        migrate(&new).await.expect("migrate");
+        assert_eq!(Migrator::default().check(&new).await.expect("checked"), [], "{name}");
+        let now: String = sqlx::query_scalar(acl).fetch_one(&new).await.expect("privileges");
+        assert_eq!(now == granted, is_granted, "{name}: {now}");
+    }
+    for database in ["definitions_old", "definitions_only", "without_records"] {
+        let pool = Database::pool(&programs.server.url(database), 1).await;
+        sqlx::raw_sql("DROP OWNED BY staging").execute(&pool).await.expect("dropped");
+    }
+    sqlx::raw_sql("DROP ROLE staging").execute(&old).await.expect("dropped");
 }
 
 #[tokio::test]

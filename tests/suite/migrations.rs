@@ -355,6 +355,22 @@ async fn needs(schema: &Schema, grant: &str) {
     database.execute(&format!("DROP OWNED BY {role}; DROP ROLE {role}")).await;
 }
 
+/// An event trigger can refuse schema changes with the SQLSTATE of a missing privilege. Its hint says what to do.
+#[tokio::test]
+async fn a_refusal_of_an_event_trigger_is_reported_with_its_hint() {
+    let database = Database::empty().await;
+    let frozen = "CREATE FUNCTION public.refuse() RETURNS event_trigger LANGUAGE plpgsql AS $$ BEGIN
+             RAISE 'schema changes are frozen' USING ERRCODE = 'insufficient_privilege', HINT = 'Ask the DBA.', DETAIL = 'secret';
+         END $$;
+         CREATE EVENT TRIGGER refuse ON ddl_command_start EXECUTE FUNCTION public.refuse()";
+    database.execute(frozen).await;
+    let error = migrate(&database.pool).await.expect_err("refused");
+    let text = error.to_string();
+    assert!(matches!(error, MigrateError::Privilege { .. }), "{text}");
+    assert!(text.contains("schema changes are frozen (SQLSTATE 42501); hint of the server: Ask the DBA;"), "{text}");
+    assert!(!text.contains("CREATE and USAGE") && !text.contains("secret"), "{text}");
+}
+
 /// The files are run as they are, as any tool can, and twice; then the schema is uninstalled.
 #[tokio::test]
 async fn the_printed_sql_is_the_whole_schema() {

@@ -2,7 +2,7 @@
 //! on new objects.
 
 use pg_limiter::Schema;
-use pg_limiter::migrate::{Contents, MigrateError, Migrator, Part, Use, migrate, migrate_on, script};
+use pg_limiter::migrate::{Contents, Drift, MigrateError, Migrator, Part, Use, migrate, migrate_on, script};
 use pg_limiter::sqlx::{self, AssertSqlSafe, Connection};
 
 use crate::support::other_role::{OtherRole, objects_in_the_way};
@@ -104,6 +104,101 @@ async fn triggers_and_rules_of_others_are_rejected() {
     }
 }
 
+/// The privileges of other roles than the owner, but those to read the records.
+async fn given(database: &Database) -> Option<String> {
+    let given = "SELECT string_agg(o, ', ' ORDER BY o) FROM (
+         SELECT p.oid::regprocedure || ' ' || a.grantee::regrole AS o
+         FROM pg_proc AS p, aclexplode(coalesce(p.proacl, acldefault('f', p.proowner))) AS a
+         WHERE p.pronamespace = 'rate_limit'::regnamespace AND a.grantee <> p.proowner UNION ALL
+         SELECT c.relname || ' ' || a.grantee::regrole || a.privilege_type FROM pg_class AS c, aclexplode(c.relacl) AS a
+         WHERE c.relnamespace = 'rate_limit'::regnamespace AND a.grantee <> c.relowner
+           AND NOT (c.relname IN ('migrations', 'objects') AND a.grantee = 0)) AS x";
+    sqlx::query_scalar(given).fetch_one(&database.pool).await.expect("privileges")
+}
+
+/// A restore of the definitions without the rows, as for a staging database, leaves the records empty. The functions can be those
+/// of another release.
+#[tokio::test]
+async fn grants_stay_when_the_records_are_empty() {
+    let empty = "DELETE FROM rate_limit.objects; DELETE FROM rate_limit.migrations";
+    let of_another_release = format!("{empty}; ALTER FUNCTION rate_limit.undefine STRICT");
+    let is_hidden = format!("{empty}; REVOKE ALL ON rate_limit.objects, rate_limit.migrations FROM PUBLIC");
+    for (printed, restored) in [
+        (false, empty),
+        (true, empty),
+        (false, "DELETE FROM rate_limit.migrations"),
+        (false, &of_another_release),
+        (true, &is_hidden),
+    ] {
+        let database = Database::migrated().await;
+        let app = format!("app_of_{}", database.name);
+        let grants = Use::ALL.map(guide::grants).join("; ").replace("app_role", &app);
+        database.execute(&format!("CREATE ROLE {app}; {grants}")).await;
+        let before = given(&database).await;
+        assert!(before.is_some());
+        database.execute(restored).await;
+        match printed {
+            true => database.execute(&script(&Schema::default(), Contents::All, Part::ALL)).await,
+            false => _ = migrate(&database.pool).await.expect("migrated"),
+        }
+        assert_eq!(given(&database).await, before, "{restored}");
+        assert_eq!(Migrator::default().check(&database.pool).await.expect("checked"), [], "{restored}");
+        database.execute(&format!("DROP OWNED BY {app}; DROP ROLE {app}")).await;
+    }
+}
+
+/// Printed SQL that is not run in a transaction can be interrupted before it revokes privileges on the new objects.
+#[tokio::test]
+async fn an_interrupted_installation_gives_no_role_any_rights() {
+    let database = Database::empty().await;
+    let anon = format!("anon_of_{}", database.name);
+    let defaults =
+        ["TABLES", "SEQUENCES", "FUNCTIONS"].map(|of| format!("ALTER DEFAULT PRIVILEGES GRANT ALL ON {of} TO {anon}"));
+    database.execute(&format!("CREATE ROLE {anon}; {}", defaults.join("; "))).await;
+    let printed = script(&Schema::default(), Contents::All, Part::ALL);
+    let (begun, _) = printed.split_once("-- Revokes all privileges on new objects").expect("a step");
+    let mut connection = sqlx::PgConnection::connect(&database.url).await.expect("a connection");
+    sqlx::raw_sql(AssertSqlSafe(begun.to_owned())).execute(&mut connection).await.expect("begun");
+    connection.close().await.expect("close");
+    assert!(given(&database).await.is_some());
+    migrate(&database.pool).await.expect("migrated");
+    assert_eq!(given(&database).await, None);
+    assert_eq!(Migrator::default().check(&database.pool).await.expect("checked"), []);
+    database.execute(&format!("DROP OWNED BY {anon}; DROP ROLE {anon}")).await;
+}
+
+/// After a restore without privileges, PUBLIC can execute every function. A function of the application stays as it is.
+#[tokio::test]
+async fn functions_are_closed_to_public_again() {
+    let database = Database::empty().await;
+    let mine = "CREATE SCHEMA rate_limit;
+        CREATE FUNCTION rate_limit.pause(text) RETURNS void LANGUAGE sql AS 'SELECT'";
+    database.execute(mine).await;
+    let migrator = Migrator::default();
+    migrator.run(&database.pool).await.expect("migrated");
+    let before = given(&database).await;
+    let other = OtherRole::new(&database).await;
+    database.execute(&format!("REVOKE CREATE ON SCHEMA rate_limit FROM {}", other.name)).await;
+    for printed in [false, true] {
+        database.execute("GRANT EXECUTE ON ALL FUNCTIONS IN SCHEMA rate_limit TO PUBLIC").await;
+        let found = migrator.check(&database.pool).await.expect("checked");
+        assert!(found.len() > 50 && found.iter().all(Drift::is_repaired_by_migrate), "{found:?}");
+        // Another role than the owner has nothing to do.
+        let mut connection = other.connection().await;
+        assert_eq!(migrate_on(&mut connection).await.expect("nothing to do").functions, [""; 0]);
+        connection.close().await.expect("close");
+        assert_eq!(migrator.check(&database.pool).await.expect("checked"), found);
+        match printed {
+            true => database.execute(&script(&Schema::default(), Contents::All, Part::ALL)).await,
+            false => assert_eq!(migrator.run(&database.pool).await.expect("migrated").functions, [""; 0]),
+        }
+        assert_eq!(migrator.check(&database.pool).await.expect("checked"), []);
+        assert_eq!(given(&database).await, before);
+        assert!(before.as_ref().is_some_and(|given| given.contains("pause(text)")), "{before:?}");
+    }
+    other.drop().await;
+}
+
 /// With default privileges that grant everything to other roles, as some hosts set them for PostgREST.
 #[tokio::test]
 async fn default_privileges_give_no_role_any_rights() {
@@ -124,14 +219,7 @@ async fn default_privileges_give_no_role_any_rights() {
             database.execute(&pg_limiter::migrate::uninstall(&Schema::default())).await;
             database.execute(&script(&Schema::default(), Contents::All, Part::ALL)).await;
         }
-        let given = "SELECT string_agg(o, ', ') FROM (
-             SELECT p.proname || ' ' || a.grantee::regrole AS o FROM pg_proc AS p, aclexplode(p.proacl) AS a
-             WHERE p.pronamespace = 'rate_limit'::regnamespace AND a.grantee <> p.proowner UNION ALL
-             SELECT c.relname || ' ' || a.grantee::regrole || a.privilege_type FROM pg_class AS c, aclexplode(c.relacl) AS a
-             WHERE c.relnamespace = 'rate_limit'::regnamespace AND a.grantee <> c.relowner
-               AND NOT (c.relname IN ('migrations', 'objects') AND a.grantee = 0)) AS x";
-        let given: Option<String> = sqlx::query_scalar(given).fetch_one(&database.pool).await.expect("privileges");
-        assert_eq!(given, None, "{way}");
+        assert_eq!(given(&database).await, None, "{way}");
         assert_eq!(Migrator::default().check(&database.pool).await.expect("checked"), []);
     }
     // Privileges that were granted by hand stay, even on replaced functions, and the check lists them.

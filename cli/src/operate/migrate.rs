@@ -102,6 +102,14 @@ async fn on(args: &MigrateArgs, database: &Database) -> Result<ExitCode> {
     }
     progress.now("migrating the schema");
     let report = migrator.run(&pool).await.map_err(CliError::failed)?;
+    // The report has no privileges. The functions that PUBLIC could execute stay so unless their owner migrates.
+    let is_privilege =
+        |one: &&Drift| one.is_repaired_by_migrate() && matches!(one, Drift::ExtraGrant { .. } | Drift::RecordsHidden);
+    let mut privileges: Vec<&Drift> = drift.iter().filter(is_privilege).collect();
+    if !privileges.is_empty() {
+        let left = migrator.check(&pool).await.map_err(CliError::failed)?;
+        privileges.retain(|one| !left.contains(one));
+    }
     pool.close().await;
     drop(progress);
     output::line(match args.json {
@@ -111,8 +119,11 @@ async fn on(args: &MigrateArgs, database: &Database) -> Result<ExitCode> {
             "applied": report.applied,
             "functions": report.functions,
             "replaced": replaced().map(difference).collect::<Vec<_>>(),
+            "privileges": privileges.iter().map(|one| difference(one)).collect::<Vec<_>>(),
         })),
-        false => format!("schema \"{}\" is at version {}: {}", &running.schema, report.version, done(&report)),
+        false => {
+            format!("schema \"{}\" is at version {}: {}", &running.schema, report.version, done(&report, &privileges))
+        }
     })?;
     Ok(ExitCode::SUCCESS)
 }
@@ -125,18 +136,23 @@ fn difference(drift: &Drift) -> Value {
 fn found(drift: &Drift) -> Vec<String> {
     match drift {
         Drift::Misowned { problem, statements } => {
-            let run = format!("-- {problem}; let a superuser, or a member of both roles, run:");
-            std::iter::once(run).chain(statements.iter().cloned()).collect()
+            let run = if statements.is_empty() { "" } else { "; let a superuser, or a member of both roles, run:" };
+            std::iter::once(format!("-- {problem}{run}")).chain(statements.iter().cloned()).collect()
         }
         other => vec![other.to_string()],
     }
 }
 
-fn done(report: &MigrateReport) -> String {
+/// `privileges` are the differences in privileges that the run has repaired.
+fn done(report: &MigrateReport, privileges: &[&Drift]) -> String {
     let MigrateReport { applied, functions, .. } = report;
     let applied = (!applied.is_empty()).then(|| format!("applied {}", applied.join(", ")));
     let updated = (!functions.is_empty()).then(|| format!("updated {}", many(functions.len() as u64, "function")));
-    let done: Vec<String> = applied.into_iter().chain(updated).collect();
+    let are_shown = privileges.iter().any(|one| matches!(one, Drift::RecordsHidden));
+    let shown = are_shown.then(|| "granted SELECT on the records to PUBLIC".to_owned());
+    let closed = privileges.len() - usize::from(are_shown);
+    let closed = (closed > 0).then(|| format!("revoked EXECUTE on {} from PUBLIC", many(closed as u64, "function")));
+    let done: Vec<String> = applied.into_iter().chain(updated).chain(shown).chain(closed).collect();
     if done.is_empty() { "nothing to do".to_owned() } else { done.join(", ") }
 }
 

@@ -32,6 +32,47 @@ async fn doctor_reports_a_schema_in_which_others_can_create_objects() {
     other.drop().await;
 }
 
+/// As after a restore without privileges.
+#[tokio::test(flavor = "multi_thread")]
+async fn migrate_reports_the_privileges_that_it_changes() {
+    let database = Database::migrated().await;
+    let restored = "REVOKE SELECT ON rate_limit.migrations, rate_limit.objects FROM PUBLIC;
+        GRANT EXECUTE ON FUNCTION rate_limit._decide, rate_limit.reset(text) TO PUBLIC";
+    let migrate = |args: &[&str]| run(Some(&database.url), &[&["migrate"], args].concat(), "");
+    let done = "granted SELECT on the records to PUBLIC, revoked EXECUTE on 2 functions from PUBLIC";
+    database.execute(restored).await;
+    migrate(&[]).says(0, &format!("schema \"rate_limit\" is at version 1: {done}"));
+    database.execute(restored).await;
+    let report = migrate(&["--json"]);
+    let report: serde_json::Value = serde_json::from_str(&report.stdout).expect("JSON");
+    assert_eq!(report["privileges"].as_array().map(Vec::len), Some(3), "{report}");
+    migrate(&[]).says(0, "schema \"rate_limit\" is at version 1: nothing to do");
+}
+
+/// A superuser that has restored the objects of a role gives them back with the printed statements.
+#[tokio::test(flavor = "multi_thread")]
+async fn objects_that_a_superuser_has_restored_are_reported() {
+    let database = Database::empty().await;
+    let [owner, login] = ["owner", "login"].map(|role| format!("{role}_of_{}", database.name));
+    let create = format!("CREATE ROLE {owner}; CREATE ROLE {login} LOGIN; GRANT {owner} TO {login}");
+    database.execute(&format!("{create}; CREATE SCHEMA rate_limit AUTHORIZATION {owner}")).await;
+    let url = database.url.replacen("postgres@", &format!("{login}@"), 1);
+    assert_ne!(url, database.url);
+    assert_eq!(run(Some(&url), &["migrate"], "").code, Some(0));
+    database.execute(&format!("REASSIGN OWNED BY {owner} TO postgres")).await;
+    let refused = run(Some(&url), &["migrate", "--check"], "");
+    assert!(refused.code == Some(1) && refused.stdout.lines().count() == 1, "{}", refused.stdout);
+    assert!(refused.stdout.contains("let postgres or a superuser run"), "{}", refused.stdout);
+    let url_of_superuser = Some(&*database.url);
+    let doctor = run(url_of_superuser, &["doctor"], "");
+    assert!(doctor.stdout.contains(&format!("OWNER TO \"{owner}\"")), "{}", doctor.stdout);
+    let check = run(url_of_superuser, &["migrate", "--check"], "");
+    assert!(check.code == Some(1) && !check.stdout.contains(&login), "{}", check.stdout);
+    database.execute(&check.stdout).await;
+    run(Some(&url), &["migrate"], "").says(0, "schema \"rate_limit\" is at version 1: nothing to do");
+    database.execute(&format!("DROP OWNED BY {owner} CASCADE; DROP ROLE {owner}, {login}")).await;
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn doctor_lists_privileges_that_were_granted_by_hand() {
     let database = Database::empty().await;
