@@ -11,6 +11,7 @@ mod doctor;
 mod doctor_engines;
 mod doctor_pooler;
 mod doctor_sample;
+mod doctor_standby;
 mod exec;
 mod exec_once;
 mod exec_processes;
