@@ -164,9 +164,12 @@ pub(super) async fn connect_with(options: &PgConnectOptions) -> Result<PgConnect
     tokio::time::timeout(PATIENCE, connecting).await.unwrap_or(Err(sqlx::Error::PoolTimedOut))
 }
 
-async fn read_limits(mut conn: PgConnection, schema: &Schema) -> Result<Limits, Error> {
-    let limits = Limits::stored_in(&mut conn, schema).await;
-    let _ = conn.close().await; // They have been read.
+/// Reads in a transaction: outside, a pooler could prepare the statement in one session and run it in another.
+pub(super) async fn read_limits(mut conn: PgConnection, schema: &Schema) -> Result<Limits, Error> {
+    let mut tx = conn.begin().await.map_err(|error| Error::from_sql(error, schema.name()))?;
+    let limits = Limits::stored_in(&mut *tx, schema).await;
+    let _ = tx.rollback().await; // They have been read.
+    let _ = conn.close().await;
     limits
 }
 
@@ -225,6 +228,8 @@ impl Running {
     pub(super) fn limiter_on(&self, pool: PgPool, limits: Limits, key_secret: Option<KeySecret>) -> Limiter {
         let mut config = LimiterConfig::default();
         config.schema = self.schema.clone();
+        // A pooler may not keep prepared statements.
+        config.named_statements = false;
         config.key_secret = key_secret;
         Limiter::with_config(pool, limits, config)
     }

@@ -30,6 +30,7 @@ mod limits;
 mod lines;
 mod log_formats;
 mod plot;
+mod pooler;
 mod privacy;
 mod progress;
 mod queue;
