@@ -61,7 +61,7 @@ async fn standbys_and_slots_that_keep_dead_rows_are_reported() {
     let begin = "INSERT INTO rate_limit.rate_limits (name, key, value, ts, idle_at) VALUES ('a', 'k', 1, 0, 9e18); \
                  SELECT pg_create_physical_replication_slot('spare', true)";
     sqlx::raw_sql(begin).execute(&mut conn).await.expect("a row and a slot");
-    let lsn = text(&mut conn, "SELECT pg_current_wal_lsn()::text").await;
+    let lsn = text(&mut conn, "SELECT pg_current_wal_flush_lsn()::text").await;
     let xmin = text(&mut conn, "SELECT txid_current()::text").await.parse().expect("an xid");
 
     let standby = Standby::connect(&node.url(), "", &lsn, xmin);

@@ -30,25 +30,29 @@ pub(crate) use table::{Table, bytes};
 pub(crate) async fn run(args: DoctorArgs, database: &Database) -> Result<ExitCode> {
     let running = database.named()?;
     let progress = Progress::of("examining the database");
-    let report = report(&args, &running.options, &running.schema).await?;
+    let (report, ended) = report(&args, &running.options, &running.schema).await?;
     drop(progress);
     output::line_if_open(if args.json { report.json() } else { report.text() })?;
+    ended?;
     let is_ill = report.0.iter().any(|(_, finding)| finding.state >= State::Warning);
     Ok(ExitCode::from(u8::from(is_ill)))
 }
 
 pub(crate) async fn findings(options: &PgConnectOptions, schema: &Schema) -> Result<Findings> {
-    Ok(report(&DoctorArgs { tserver: None, old_transaction: OLD_TRANSACTION, json: false }, options, schema).await?.0)
+    let args = DoctorArgs { tserver: None, old_transaction: OLD_TRANSACTION, json: false };
+    let (report, ended) = report(&args, options, schema).await?;
+    ended.map(|()| report.0)
 }
 
-async fn report(args: &DoctorArgs, options: &PgConnectOptions, schema: &Schema) -> Result<Report> {
+/// Returns what was found, also if the examination ended early, and then why.
+async fn report(args: &DoctorArgs, options: &PgConnectOptions, schema: &Schema) -> Result<(Report, Result<()>)> {
     let mut session = Session::open(options, schema).await?;
     let mut report = Report::default();
-    examine(args, &mut session, &mut report).await.map_err(|error| {
-        CliError::failed(format!("cannot examine the database: {}", Error::database_message(&error)))
-    })?;
+    let ended = examine(args, &mut session, &mut report)
+        .await
+        .map_err(|error| CliError::failed(format!("cannot examine the database: {}", Error::database_message(&error))));
     let _ = session.connection.close().await;
-    Ok(report)
+    Ok((report, ended))
 }
 
 async fn examine(args: &DoctorArgs, session: &mut Session, report: &mut Report) -> sqlx::Result<()> {
@@ -63,11 +67,12 @@ async fn examine(args: &DoctorArgs, session: &mut Session, report: &mut Report) 
     }
     report.add_made("clock", server::clock(session).await)?;
     if let Some(settings) = report.made("settings", Settings::read(session).await)? {
+        // First, because a very short one ends the session at a check that is refused.
+        report.add("time-outs", settings.timeouts());
         report.add("durability", settings.durability(session.is_yugabyte));
         report.add_made("writing", settings.writable(session).await)?;
         limiter(session, &settings, args.old_transaction, report).await?;
         report.add_made("connections", settings::connections(session).await)?;
-        report.add("time-outs", settings.timeouts());
         if !session.is_yugabyte {
             report.add("locks", settings.locks());
         }

@@ -2,6 +2,9 @@
 
 use std::collections::BTreeSet;
 
+use sqlx::AssertSqlSafe;
+
+use crate::operate::doctor::session::{BOUNDS, PLAIN};
 use crate::operate::doctor::{Finding, Findings, Session};
 use pg_limiter::Schema;
 use pg_limiter::migrate::{Drift, MigrateError, Migrator, Part, functions, migrations};
@@ -66,7 +69,7 @@ pub(super) async fn version(session: &mut Session, tables: &BTreeSet<String>) ->
 /// Compares functions, tables, owners and privileges with this release. A queue that is not installed is no finding.
 pub(super) async fn drift(session: &mut Session, tables: &BTreeSet<String>) -> sqlx::Result<Findings> {
     let schema = session.schema.clone();
-    let begin = "BEGIN READ ONLY; SET LOCAL statement_timeout = '10s'; SET LOCAL search_path = pg_catalog, pg_temp";
+    let begin = AssertSqlSafe(format!("{PLAIN}; {BOUNDS}"));
     sqlx::raw_sql(begin).execute(&mut session.connection).await?;
     let checked = Migrator::new(schema.clone()).without_queue(true).check_on(&mut session.connection).await;
     sqlx::raw_sql("ROLLBACK").execute(&mut session.connection).await?;

@@ -11,9 +11,12 @@ use crate::database::{cannot_connect, connect_with};
 use crate::operate::doctor::schema::function_names;
 use pg_limiter::Schema;
 
-/// Short timeouts limit the load on the database. The search path prevents user functions from replacing built-in ones.
-const BOUNDS: &str = "SET LOCAL statement_timeout = '10s'; SET LOCAL lock_timeout = '1s'; \
-                      SET LOCAL search_path = pg_catalog, pg_temp";
+/// Short timeouts limit the load on the database, and none that the role has ends a check. (Older servers lack the last one. This
+/// returns no row.) The search path prevents user functions from replacing built-in ones.
+pub(super) const BOUNDS: &str = "SET LOCAL statement_timeout = '10s'; SET LOCAL lock_timeout = '1s'; \
+     SET LOCAL search_path = pg_catalog, pg_temp; SET LOCAL idle_in_transaction_session_timeout = 0; \
+     SELECT FROM current_setting('transaction_timeout', true) AS t \
+       WHERE CASE WHEN t IS NOT NULL THEN set_config('transaction_timeout', '0', true) IS NULL END";
 
 /// Without [`BOUNDS`]: they would change settings that a query reads, and other engines may not know them.
 pub(super) const PLAIN: &str = "BEGIN READ ONLY";
