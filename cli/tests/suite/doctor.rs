@@ -598,4 +598,9 @@ async fn faults_of_replication_are_found() {
     let found = examine(&database.url);
     found.has("ids of jobs", "problem", &["sequence is behind", "setval('rate_limit.jobs_id_seq'"]);
     assert!(!doctor(&database.url, &[]).stdout.contains("publications"));
+    // A sequence that was never used returns its value itself.
+    database.execute("SELECT setval('rate_limit.jobs_id_seq', 3, false)").await;
+    examine(&database.url).has("ids of jobs", "problem", &["the next job gets the id 3 "]);
+    database.execute("SELECT setval('rate_limit.jobs_id_seq', 3)").await;
+    assert!(!doctor(&database.url, &[]).stdout.contains("ids of jobs"));
 }
