@@ -1,4 +1,4 @@
-//! `pg-limiter doctor` of a server with standbys.
+//! `pg-limiter doctor` of a server with standbys; and the tool on a standby.
 
 use std::io::{Read, Write};
 use std::net::TcpStream;
@@ -6,7 +6,9 @@ use std::time::Duration;
 
 use pg_limiter::sqlx::{self, AssertSqlSafe, Connection, PgConnection};
 
+use crate::binary::run;
 use crate::doctor::examine;
+use crate::lines::{EVENT, replay};
 use crate::support::node::Node;
 
 /// The connection of a standby with `hot_standby_feedback`, whose oldest query needs the row versions from `xmin` on.
@@ -91,4 +93,22 @@ async fn standbys_and_slots_that_keep_dead_rows_are_reported() {
     until(&mut conn, "EXISTS (SELECT FROM pg_replication_slots WHERE NOT active)").await;
     let words = ["the inactive replication slot 'spare'", "pg_drop_replication_slot('spare')"];
     examine(&node.url()).has("old transactions", "warning", &words);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn on_a_standby_the_primary_is_advised() {
+    let mut node = Node::start(&[]).await;
+    let mut conn = PgConnection::connect(&node.url()).await.expect("connect");
+    pg_limiter::migrate::migrate_on(&mut conn).await.expect("migrate");
+    conn.close().await.expect("close");
+    node.fail_over().await;
+    let tool = |args: &[&str]| run(Some(&node.url()), &[args, &["--rate", "1", "--period", "1s"]].concat(), "");
+    let replayed = replay(Some(&node.url()), "events.jsonl", EVENT.as_bytes(), &[]);
+    for run in [tool(&["limit", "a", "k"]), tool(&["simulate", "--for", "1s"]), replayed] {
+        run.refuses(3, &["0A000", "standby", "connect to the primary"]);
+    }
+    let found = examine(&node.url());
+    found.has("isolation", "note", &["not checked", "0A000"]).has("writing", "problem", &["a standby"]);
+    // The role may read everything.
+    assert!(!found.by_check["isolation"].to_string().contains("owner"), "{:?}", found.by_check);
 }
