@@ -17,6 +17,7 @@ use serde_json::json;
 use sqlx::Connection;
 use sqlx::postgres::PgConnectOptions;
 
+use crate::error::lacks_privilege;
 use crate::text::{many, one_line};
 use crate::{CliError, Database, Progress, Result, json, output};
 use pg_limiter::{Error, Length, Schema};
@@ -142,10 +143,12 @@ impl Report {
     fn made<T>(&mut self, check: &'static str, result: sqlx::Result<T>) -> sqlx::Result<Option<T>> {
         match result {
             Err(error @ (sqlx::Error::Database(_) | sqlx::Error::ColumnDecode { .. } | sqlx::Error::RowNotFound)) => {
-                let finding = Finding::note(format!("not checked: {}", Error::database_message(&error))).advise(
-                    "Run doctor as the owner of the tables, or as a role that has pg_monitor and may read the tables.",
-                );
-                self.add(check, finding);
+                let finding = Finding::note(format!("not checked: {}", Error::database_message(&error)));
+                // Columns that the role may not see are NULL.
+                let is_refused = !matches!(error, sqlx::Error::Database(_)) || lacks_privilege(&error);
+                let advice =
+                    "Run doctor as the owner of the tables, or as a role that has pg_monitor and may read the tables.";
+                self.add(check, if is_refused { finding.advise(advice) } else { finding });
                 Ok(None)
             }
             result => result.map(Some),
