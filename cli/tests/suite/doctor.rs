@@ -185,6 +185,11 @@ async fn a_missing_or_incomplete_schema_is_a_problem() {
     run(Some(&database.url), &["migrate"], "").says(0, "schema \"rate_limit\" is at version 1: updated 2 functions");
     examine(&database.url).has("functions", "ok", &[]);
 
+    // As the event triggers of some hosts do.
+    database.execute("ALTER TABLE rate_limit.rate_limits ENABLE ROW LEVEL SECURITY").await;
+    examine(&database.url).has("tables", "problem", &["rate_limits", "ALTER TABLE", "DISABLE ROW LEVEL SECURITY"]);
+    database.execute("ALTER TABLE rate_limit.rate_limits DISABLE ROW LEVEL SECURITY").await;
+
     database.execute("UPDATE rate_limit.migrations SET version = 0").await;
     examine(&database.url).has("schema", "warning", &["version 0", "the newest is 1", "pg-limiter migrate"]);
     database.execute("UPDATE rate_limit.migrations SET version = 1").await;
