@@ -110,7 +110,8 @@ fn judge(session: &Session, drift: &[Drift], shipped: usize) -> Findings {
     );
     let tables = finding(
         |one| matches!(one, Drift::ObjectMissing { .. } | Drift::ObjectChanged { .. } | Drift::MigrationChanged { .. }),
-        "Restore them with ALTER TABLE (SET LOGGED, DISABLE ROW LEVEL SECURITY, ALTER COLUMN .. TYPE): migrate keeps existing tables.".to_owned(),
+        "Restore them by hand (ALTER TABLE .. SET LOGGED, DISABLE ROW LEVEL SECURITY, ALTER COLUMN .. TYPE): migrate does not \
+         change existing tables.".to_owned(),
         "all tables, columns and indexes match the migrations".to_owned(),
     );
     let owners = finding(
