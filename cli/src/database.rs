@@ -123,12 +123,22 @@ fn parse(url: &str) -> Result<PgConnectOptions> {
     let why = "the database URL does not begin with postgres://: use postgres://user:password@host/name";
     CliError::refuse_if(!is_postgres, why)?;
     let options: PgConnectOptions =
-        url.parse().map_err(|error| CliError::usage(format!("the database URL is invalid: {error}")))?;
+        with_host(url).parse().map_err(|error| CliError::usage(format!("the database URL is invalid: {error}")))?;
     refuse_ignored(url)?;
     // sqlx keeps the brackets around an IPv6 address, with which it is no host.
     let host = options.get_host().trim_matches(['[', ']']).to_owned();
     let options = options.host(&host).disable_statement_logging();
     Ok(if options.get_application_name().is_some() { options } else { options.application_name("pg-limiter") })
+}
+
+/// As libpq does, accepts a user or a port without a host, if the host is a parameter: it replaces the one that is added here.
+fn with_host(url: &str) -> String {
+    let start = url.find("://").map_or(0, |at| at + 3);
+    let end = url[start..].find(['/', '?', '#']).map_or(url.len(), |at| start + at);
+    let (before, after) = url.split_at(url[..end].rfind('@').map_or(start, |at| at + 1));
+    let has_none = before.ends_with('@') && before.len() == end || after.starts_with(':');
+    let host = if has_none && after.contains("host=") { "localhost" } else { "" };
+    [before, host, after].concat()
 }
 
 /// The parameters of a URL that sqlx reads; then others of libpq, which may be in a URL that other programs use, too.
@@ -163,9 +173,12 @@ pub(super) async fn connect_with(options: &PgConnectOptions) -> Result<PgConnect
     tokio::time::timeout(PATIENCE, connecting).await.unwrap_or(Err(sqlx::Error::PoolTimedOut))
 }
 
-async fn read_limits(mut conn: PgConnection, schema: &Schema) -> Result<Limits, Error> {
-    let limits = Limits::stored_in(&mut conn, schema).await;
-    let _ = conn.close().await; // They have been read.
+/// Reads in a transaction: outside, a pooler could prepare the statement in one session and run it in another.
+pub(super) async fn read_limits(mut conn: PgConnection, schema: &Schema) -> Result<Limits, Error> {
+    let mut tx = conn.begin().await.map_err(|error| Error::from_sql(error, schema.name()))?;
+    let limits = Limits::stored_in(&mut *tx, schema).await;
+    let _ = tx.rollback().await; // They have been read.
+    let _ = conn.close().await;
     limits
 }
 
@@ -224,6 +237,8 @@ impl Running {
     pub(super) fn limiter_on(&self, pool: PgPool, limits: Limits, key_secret: Option<KeySecret>) -> Limiter {
         let mut config = LimiterConfig::default();
         config.schema = self.schema.clone();
+        // A pooler may not keep prepared statements.
+        config.named_statements = false;
         config.key_secret = key_secret;
         Limiter::with_config(pool, limits, config)
     }
@@ -272,6 +287,20 @@ mod tests {
         ] {
             assert_eq!(parse(url).expect("options").get_host(), host);
         }
+    }
+
+    #[test]
+    fn the_host_may_be_a_parameter_after_a_user() {
+        for user in ["u", "u:p"] {
+            for place in ["/db", ":5433/db"] {
+                let options = parse(&format!("postgres://{user}@{place}?host=/run/x")).expect("options");
+                assert_eq!((options.get_username(), options.get_database()), ("u", Some("db")));
+                assert_eq!(options.get_socket().map(|path| path.as_path()), Some(std::path::Path::new("/run/x")));
+            }
+        }
+        assert_eq!(parse("postgres://u@/db?user=v&host=h#@/").expect("options").get_host(), "h");
+        let error = parse("postgres://u@/db").expect_err("an error").to_string();
+        assert!(error.contains("empty host"), "{error}");
     }
 
     #[test]

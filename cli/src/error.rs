@@ -84,6 +84,11 @@ impl From<Error> for CliError {
             Error::SchemaMissing { ref schema, .. } if schema != Schema::default().name() => {
                 Self::failed(format!("{error}\n(with --schema {schema})"))
             }
+            Error::Pooler { source } => Self::failed(format!(
+                "the connection has not kept its prepared statements: {}; connect to the server, not to a pooler in \
+                 transaction mode",
+                Error::database_message(&source)
+            )),
             _ => Self::failed(error),
         }
     }

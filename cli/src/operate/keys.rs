@@ -182,8 +182,11 @@ async fn gate(args: GateArgs, database: &Database, notes: bool) -> Result<(Limit
     let forms = Forms::new(args.key, args.exact, key_secret.clone());
     let limiter = database.limiter(Limits::new(), key_secret).await?;
     let _progress = Progress::of("waiting for the database");
+    let mut tx = limiter.pool().begin().await?;
+    let stored = Limits::stored_in(&mut *tx, limiter.schema()).await;
+    tx.rollback().await?;
     // A role that blocks may lack the right to read the stored limits: then the function in SQL refuses.
-    if let Ok(stored) = Limits::stored_in(limiter.pool(), limiter.schema()).await
+    if let Ok(stored) = stored
         && let Some(kind) = stored.get(&args.name).map(Limit::kind).filter(|kind| *kind != Kind::Gate)
     {
         return Err(CliError::usage(InvalidCall::NotAGate { limit: args.name, kind }));

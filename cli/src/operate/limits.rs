@@ -7,6 +7,7 @@ use clap::{Args, Subcommand};
 use serde_json::{Map, Value, json};
 use sqlx::{AssertSqlSafe, Connection};
 
+use crate::database::read_limits;
 use crate::limit_args::stored_names;
 use crate::text::{aligned, describe, escaped, shown};
 use crate::{CliError, Database, Result, Running, input, json, output};
@@ -53,8 +54,7 @@ pub(crate) async fn run(command: LimitsCommand, database: &Database) -> Result<E
 }
 
 async fn show(json: bool, running: &Running) -> Result<()> {
-    let mut conn = running.connect().await?;
-    let limits = Limits::stored_in(&mut conn, &running.schema).await?;
+    let limits = read_limits(running.connect().await?, &running.schema).await?;
     if json {
         let limits: Map<String, Value> = limits.iter().map(|(name, limit)| (name.to_owned(), json!(limit))).collect();
         output::line(json::line(&json!({"limits": limits})))
@@ -83,10 +83,12 @@ async fn history(name: &str, running: &Running) -> Result<()> {
         schema.quoted()
     );
     let mut conn = running.connect().await?;
-    let rows = sqlx::query_as(AssertSqlSafe(sql)).persistent(false).bind(name).fetch_all(&mut conn).await;
+    let mut tx = conn.begin().await?;
+    let rows = sqlx::query_as(AssertSqlSafe(sql)).persistent(false).bind(name).fetch_all(&mut *tx).await;
     let rows: Vec<(String, String, Option<String>)> = rows.map_err(|error| Error::from_sql(error, schema.name()))?;
+    tx.rollback().await?;
     if rows.is_empty() {
-        let stored = stored_names(&Limits::stored_in(&mut conn, schema).await?);
+        let stored = stored_names(&read_limits(conn, schema).await?);
         return Err(CliError::failed(format!("the limit \"{}\" has never been stored; {stored}", escaped(name))));
     }
     // As a limits file has it. A later release may have written what this one cannot read.

@@ -6,7 +6,7 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 use clap::Args;
 use serde::Serialize;
 use serde_json::{Value, json};
-use sqlx::{AssertSqlSafe, PgPool};
+use sqlx::{AssertSqlSafe, PgPool, Row};
 use tokio::task::JoinSet;
 
 use crate::database::{Database, Running};
@@ -152,7 +152,7 @@ async fn together(stage: &mut Stage) -> Result<()> {
                 let both = [Item::new("per_user", "u1"), Item::new("per_org", "o7")];
                 limiter.within(tx).limit(both).await?.enforce()?;
                 let insert = format!("INSERT INTO {table} VALUES ('u1')");
-                sqlx::query(AssertSqlSafe(insert)).execute(&mut *tx).await?;
+                sqlx::raw_sql(AssertSqlSafe(insert)).execute(&mut *tx).await?;
                 if fails { Err(AppError::Failed) } else { Ok(()) }
             })
             .await;
@@ -170,7 +170,7 @@ async fn together(stage: &mut Stage) -> Result<()> {
 
 async fn show_state(stage: &Stage, limiter: &Limiter, table: &str, step: &str, denied_by: &[Arc<str>]) -> Result<()> {
     let count = format!("SELECT count(*) FROM {table}");
-    let rows: i64 = sqlx::query_scalar(AssertSqlSafe(count)).fetch_one(&stage.pool).await?;
+    let rows: i64 = sqlx::raw_sql(AssertSqlSafe(count)).fetch_one(&stage.pool).await?.try_get(0)?;
     // Rounded down: the hourly rate refills a fraction of a token meanwhile.
     let user = limiter.peek(("per_user", "u1")).await?.remaining().floor();
     let organisation = limiter.peek(("per_org", "o7")).await?.remaining().floor();
@@ -259,7 +259,7 @@ impl Stage {
 
     /// Creates the schema.
     async fn set(&mut self) -> Result<()> {
-        let version: String = sqlx::query_scalar("SHOW server_version").fetch_one(&self.pool).await?;
+        let version: String = sqlx::raw_sql("SHOW server_version").fetch_one(&self.pool).await?.try_get(0)?;
         let source = self.running.private_source();
         self.server = source.map_or_else(|| format!("your server, version {version}"), str::to_owned);
         self.progress.now("creating the tables and functions");

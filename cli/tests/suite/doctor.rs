@@ -6,7 +6,7 @@ use std::time::Duration;
 use pg_limiter::embedded::{Server, ServerConfig};
 use pg_limiter::migrate::Use;
 use pg_limiter::queue::{Job, Queue};
-use pg_limiter::sqlx::{self, AssertSqlSafe, Connection, PgConnection};
+use pg_limiter::sqlx::{self, AssertSqlSafe, Connection, PgConnection, PgPool};
 use pg_limiter::{Limit, Limits, Schema};
 use serde_json::Value;
 
@@ -185,6 +185,11 @@ async fn a_missing_or_incomplete_schema_is_a_problem() {
     run(Some(&database.url), &["migrate"], "").says(0, "schema \"rate_limit\" is at version 1: updated 2 functions");
     examine(&database.url).has("functions", "ok", &[]);
 
+    // As the event triggers of some hosts do.
+    database.execute("ALTER TABLE rate_limit.rate_limits ENABLE ROW LEVEL SECURITY").await;
+    examine(&database.url).has("tables", "problem", &["rate_limits", "ALTER TABLE", "DISABLE ROW LEVEL SECURITY"]);
+    database.execute("ALTER TABLE rate_limit.rate_limits DISABLE ROW LEVEL SECURITY").await;
+
     database.execute("UPDATE rate_limit.migrations SET version = 0").await;
     examine(&database.url).has("schema", "warning", &["version 0", "the newest is 1", "pg-limiter migrate"]);
     database.execute("UPDATE rate_limit.migrations SET version = 1").await;
@@ -315,6 +320,43 @@ async fn settings_that_lose_data_or_forbid_writing_are_reported() {
         .has("writing", "ok", &[])
         .has("time-outs", "ok", &["idle_in_transaction_session_timeout=60000 (of the role)"]);
     role.drop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn short_timeouts_are_reported_and_end_no_check() {
+    let database = Database::migrated().await;
+    let role = Role::new(&database).await;
+    // After a check that is refused, such a short timeout may end the session.
+    role.gets("ALTER ROLE app_role SUPERUSER").await;
+    // Less than the pause between two statements.
+    role.gets("ALTER ROLE app_role SET idle_in_transaction_session_timeout = '1ms'").await;
+    examine(&role.url).has("time-outs", "warning", &["idle_in_transaction_session_timeout=1 (of the role)"]);
+    if version(&database.pool).await >= 170_000 {
+        // Less than a check takes. The tests' server allows replacing its own functions.
+        role.gets("ALTER ROLE app_role RESET ALL; ALTER ROLE app_role SET transaction_timeout = '500ms'").await;
+        database.execute("ALTER FUNCTION pg_catalog.clock_timestamp() RENAME TO real_clock_timestamp").await;
+        let slow = "CREATE FUNCTION pg_catalog.clock_timestamp() RETURNS timestamptz LANGUAGE sql VOLATILE AS \
+                    $$ SELECT pg_catalog.real_clock_timestamp() FROM pg_catalog.pg_sleep(0.6) $$";
+        database.execute(slow).await;
+        examine(&role.url).has("time-outs", "warning", &["transaction_timeout=500 (of the role)"]);
+    }
+    role.drop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_lost_connection_ends_the_run_after_what_was_found() {
+    let database = Database::migrated().await;
+    // The tests' server allows replacing its own functions.
+    let lost = "CREATE FUNCTION pg_catalog.clock_timestamp() RETURNS timestamptz LANGUAGE sql VOLATILE AS \
+                $$ SELECT pg_catalog.now() WHERE pg_catalog.pg_terminate_backend(pg_catalog.pg_backend_pid()) $$";
+    database.execute("ALTER FUNCTION pg_catalog.clock_timestamp() RENAME TO real_clock_timestamp").await;
+    database.execute(lost).await;
+    for (args, word) in [(&[][..], "isolation  "), (&["--json"], "\"isolation\"")] {
+        let run = doctor(&database.url, args);
+        assert_eq!(run.code, Some(3), "{}", run.stderr);
+        assert!(run.stderr.contains("cannot examine the database"), "{}", run.stderr);
+        assert!(run.stdout.contains(word), "{}", run.stdout);
+    }
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -470,6 +512,11 @@ async fn jobs_without_a_worker_are_reported() {
     examine(&database.url).has("jobs", "ok", &["0 running, 0 dead, 1 ended"]);
 }
 
+async fn version(pool: &PgPool) -> i32 {
+    let sql = "SELECT current_setting('server_version_num')::integer";
+    sqlx::query_scalar(sql).fetch_one(pool).await.expect("a version")
+}
+
 /// The contents of the tables, with the transactions that wrote each row.
 async fn contents(database: &Database) -> String {
     let sql = "SELECT concat_ws(' ', \
@@ -536,11 +583,7 @@ async fn settled(database: &Database) {
 async fn faults_of_replication_are_found() {
     let database = Database::migrated().await;
     let pool = &database.pool;
-    let version: i32 = sqlx::query_scalar("SELECT current_setting('server_version_num')::integer")
-        .fetch_one(pool)
-        .await
-        .expect("a version");
-    if version >= 150_000 {
+    if version(pool).await >= 150_000 {
         for part in ["rate_limit.rate_limits WHERE (value > 10)", "rate_limit.jobs (queue)"] {
             database.execute(&format!("CREATE PUBLICATION \"a part\" FOR TABLE {part}")).await;
             let found = examine(&database.url);
@@ -560,4 +603,9 @@ async fn faults_of_replication_are_found() {
     let found = examine(&database.url);
     found.has("ids of jobs", "problem", &["sequence is behind", "setval('rate_limit.jobs_id_seq'"]);
     assert!(!doctor(&database.url, &[]).stdout.contains("publications"));
+    // A sequence that was never used returns its value itself.
+    database.execute("SELECT setval('rate_limit.jobs_id_seq', 3, false)").await;
+    examine(&database.url).has("ids of jobs", "problem", &["the next job gets the id 3 "]);
+    database.execute("SELECT setval('rate_limit.jobs_id_seq', 3)").await;
+    assert!(!doctor(&database.url, &[]).stdout.contains("ids of jobs"));
 }

@@ -4,6 +4,7 @@ use std::fs;
 use std::io::{Read, Write};
 use std::process::{Child, ChildStdout, Command, Stdio};
 
+use pg_limiter::migrate::{Migrator, migrate};
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::Value;
 
@@ -90,6 +91,24 @@ async fn missing_grants_are_named_and_the_rest_is_shown() {
     let whole = top();
     assert_eq!((whole.code, &*whole.stderr), (Some(0), ""));
     role.drop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn once_fails_without_the_tables_but_not_without_the_queue() {
+    let database = Database::empty().await;
+    let top =
+        |args: &[&str]| run(Some(&database.url), &[&["top", "--once", "--interval", "200ms"][..], args].concat(), "");
+    let fails = |args: &[&str]| top(args).refuses(3, &["lacks"]);
+    fails(&[]);
+    fails(&["--json"]);
+    Migrator::default().without_queue(true).run(&database.pool).await.expect("migrate");
+    let printed = top(&[]);
+    assert_eq!((printed.code, printed.stderr.as_str()), (Some(0), ""), "{}", printed.stdout);
+    fails(&["--schema", "typo"]);
+    migrate(&database.pool).await.expect("migrate");
+    assert_eq!(top(&[]).code, Some(0));
+    database.execute("DROP TABLE rate_limit.rate_limits CASCADE").await;
+    fails(&[]);
 }
 
 /// The tool in a terminal of 80 columns and 24 lines, which `script` makes.

@@ -139,12 +139,12 @@ fn judge_usage(usage: f64, oldest: Option<(i32, String, f64)>) -> Finding {
 /// Logical replication copies no sequences, so a new primary can give a job an id that exists. `None`: all is well, or may not be read.
 pub(super) async fn ids(session: &mut Session) -> Option<Finding> {
     let (jobs, sequence) = (session.table("jobs"), session.table("jobs_id_seq"));
-    let sql = format!("SELECT (SELECT max(id) FROM {jobs}), (SELECT last_value FROM {sequence})");
-    let (newest, last) = session.row::<(Option<i64>, i64)>(&sql).await.ok()?;
+    let sql = format!("SELECT (SELECT max(id) FROM {jobs}), (SELECT last_value + is_called::integer FROM {sequence})");
+    let (newest, next) = session.row::<(Option<i64>, i64)>(&sql).await.ok()?;
     let newest = newest?;
-    (last < newest).then(|| {
+    (next <= newest).then(|| {
         Finding::problem(format!(
-            "the next job gets the id {last} or a little more, and jobs up to {newest} exist: enqueuing fails"
+            "the next job gets the id {next} or a little more, and jobs up to {newest} exist: enqueuing fails"
         ))
         .advise("The sequence is behind, as after logical replication, which copies no sequences. Move it on:")
         .advise(format!("SELECT setval('{sequence}', (SELECT max(id) FROM {jobs}));"))

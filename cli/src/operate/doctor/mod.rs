@@ -18,6 +18,7 @@ use sqlx::postgres::{PgConnectOptions, PgRow};
 use sqlx::{AssertSqlSafe, Connection, FromRow, PgConnection};
 
 use crate::database::{cannot_connect, connect_with};
+use crate::error::lacks_privilege;
 use crate::text::{many, one_line};
 use crate::{CliError, Database, Progress, Result, json, output};
 use pg_limiter::{Error, Length, Schema};
@@ -29,24 +30,28 @@ pub(crate) use table::{Table, bytes};
 pub(crate) async fn run(args: DoctorArgs, database: &Database) -> Result<ExitCode> {
     let running = database.named()?;
     let progress = Progress::of("examining the database");
-    let report = report(&args, &running.options, &running.schema).await?;
+    let (report, ended) = report(&args, &running.options, &running.schema).await?;
     drop(progress);
     output::line_if_open(if args.json { report.json() } else { report.text() })?;
+    ended?;
     let is_ill = report.0.iter().any(|(_, finding)| finding.state >= State::Warning);
     Ok(ExitCode::from(u8::from(is_ill)))
 }
 
 pub(crate) async fn findings(options: &PgConnectOptions, schema: &Schema) -> Result<Findings> {
-    Ok(report(&DoctorArgs { tserver: None, old_transaction: OLD_TRANSACTION, json: false }, options, schema).await?.0)
+    let args = DoctorArgs { tserver: None, old_transaction: OLD_TRANSACTION, json: false };
+    let (report, ended) = report(&args, options, schema).await?;
+    ended.map(|()| report.0)
 }
 
-async fn report(args: &DoctorArgs, options: &PgConnectOptions, schema: &Schema) -> Result<Report> {
+/// Returns what was found, also if the examination ended early, and then why.
+async fn report(args: &DoctorArgs, options: &PgConnectOptions, schema: &Schema) -> Result<(Report, Result<()>)> {
     let mut session = Session::open(options, schema).await?;
     let mut report = Report::default();
     let failed = |error| CliError::failed(format!("cannot examine the database: {}", Error::database_message(&error)));
-    examine(args, &mut session, &mut report).await.map_err(failed)?;
+    let ended = examine(args, &mut session, &mut report).await.map_err(failed);
     let _ = session.connection.close().await;
-    Ok(report)
+    Ok((report, ended))
 }
 
 async fn examine(args: &DoctorArgs, session: &mut Session, report: &mut Report) -> sqlx::Result<()> {
@@ -61,11 +66,12 @@ async fn examine(args: &DoctorArgs, session: &mut Session, report: &mut Report) 
     }
     report.add_made("clock", server::clock(session).await)?;
     if let Some(settings) = report.made("settings", Settings::read(session).await)? {
+        // First, because a very short one ends the session at a check that is refused.
+        report.add("time-outs", settings.timeouts());
         report.add("durability", settings.durability(session.is_yugabyte));
         report.add_made("writing", settings.writable(session).await)?;
         limiter(session, &settings, args.old_transaction, report).await?;
         report.add_made("connections", settings::connections(session).await)?;
-        report.add("time-outs", settings.timeouts());
         if !session.is_yugabyte {
             report.add("locks", settings.locks());
         }
@@ -135,9 +141,12 @@ impl Report {
     fn made<T>(&mut self, check: &'static str, result: sqlx::Result<T>) -> sqlx::Result<Option<T>> {
         match result {
             Err(error @ (sqlx::Error::Database(_) | sqlx::Error::ColumnDecode { .. } | sqlx::Error::RowNotFound)) => {
-                let found = format!("not checked: {}", Error::database_message(&error));
+                let finding = Finding::note(format!("not checked: {}", Error::database_message(&error)));
+                // Columns that the role may not see are NULL.
+                let is_refused = !matches!(error, sqlx::Error::Database(_)) || lacks_privilege(&error);
                 let who = "the owner of the tables, or as a role that has pg_monitor and may read the tables";
-                self.add(check, Finding::note(found).advise(format!("Run doctor as {who}.")));
+                let advice = format!("Run doctor as {who}.");
+                self.add(check, if is_refused { finding.advise(advice) } else { finding });
                 Ok(None)
             }
             result => result.map(Some),
@@ -238,9 +247,12 @@ impl Finding {
     }
 }
 
-/// Short timeouts limit the load on the database. The search path prevents user functions from replacing built-in ones.
+/// Short timeouts limit the load on the database, and none that the role has ends a check. (Older servers lack the last one. This
+/// returns no row.) The search path prevents user functions from replacing built-in ones.
 const BOUNDS: &str = "SET LOCAL statement_timeout = '10s'; SET LOCAL lock_timeout = '1s'; \
-                      SET LOCAL search_path = pg_catalog, pg_temp";
+     SET LOCAL search_path = pg_catalog, pg_temp; SET LOCAL idle_in_transaction_session_timeout = 0; \
+     SELECT FROM current_setting('transaction_timeout', true) AS t \
+       WHERE CASE WHEN t IS NOT NULL THEN set_config('transaction_timeout', '0', true) IS NULL END";
 
 /// Without [`BOUNDS`]: they would change settings that a query reads, and other engines may not know them.
 const PLAIN: &str = "BEGIN READ ONLY";

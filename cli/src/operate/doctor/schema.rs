@@ -3,7 +3,9 @@
 
 use std::collections::BTreeSet;
 
-use crate::operate::doctor::{Finding, Findings, Session};
+use sqlx::AssertSqlSafe;
+
+use crate::operate::doctor::{BOUNDS, Finding, Findings, PLAIN, Session};
 use crate::text::many;
 use pg_limiter::Schema;
 use pg_limiter::migrate::{Drift, MigrateError, Migrator, Part, Use, functions, migrations};
@@ -68,7 +70,7 @@ pub(super) async fn version(session: &mut Session, tables: &BTreeSet<String>) ->
 /// Compares functions, tables, owners and privileges with this release. A queue that is not installed is no finding.
 pub(super) async fn drift(session: &mut Session, tables: &BTreeSet<String>) -> sqlx::Result<Findings> {
     let schema = session.schema.clone();
-    let begin = "BEGIN READ ONLY; SET LOCAL statement_timeout = '10s'; SET LOCAL search_path = pg_catalog, pg_temp";
+    let begin = AssertSqlSafe(format!("{PLAIN}; {BOUNDS}"));
     sqlx::raw_sql(begin).execute(&mut session.connection).await?;
     let checked = Migrator::new(schema.clone()).without_queue(true).check_on(&mut session.connection).await;
     sqlx::raw_sql("ROLLBACK").execute(&mut session.connection).await?;
@@ -109,7 +111,8 @@ fn judge(session: &Session, drift: &[Drift], shipped: usize) -> Findings {
     );
     let tables = finding(
         |one| matches!(one, Drift::ObjectMissing { .. } | Drift::ObjectChanged { .. } | Drift::MigrationChanged { .. }),
-        "Restore them by hand (SET LOGGED, ALTER COLUMN .. TYPE): migrate does not change existing tables.".to_owned(),
+        "Restore them by hand (ALTER TABLE .. SET LOGGED, DISABLE ROW LEVEL SECURITY, ALTER COLUMN .. TYPE): migrate does not \
+         change existing tables.".to_owned(),
         "all tables, columns and indexes match the migrations".to_owned(),
     );
     let owners = finding(

@@ -109,6 +109,9 @@ impl Table {
         };
         let fill = format!("ALTER TABLE {} SET (fillfactor = 70);", self.name);
         match self.in_the_way.as_str() {
+            "" if self.updates >= MANY_UPDATES && share < IN_PLACE && self.piles_up() => {
+                Finding::warning(found).advise("Dead rows take the space. See `old transactions` for what keeps them.")
+            }
             "" if self.updates >= MANY_UPDATES && share < IN_PLACE => {
                 Finding::warning(found).advise(format!("{fill} -- or lower; then run VACUUM FULL once")).advise(
                     "Long transactions are another cause: while one is open, the space of dead rows is not reused.",
@@ -188,68 +191,77 @@ pub(super) fn length(seconds: f64) -> Duration {
     Duration::try_from_secs_f64(seconds.max(0.0)).unwrap_or(Duration::MAX)
 }
 
-/// If this role cannot see when a transaction started: it is old if this many transactions began after it.
+/// If it is unknown when a transaction started: it is old if this many transactions began after it, or while old row versions pile
+/// up, this many.
 const MANY_SINCE: i64 = 1_000_000;
+const MANY_SINCE_IF_THEY_PILE_UP: i64 = 1_000;
 const MOST_SHOWN: usize = 3;
 const LONGEST_IF_THEY_PILE_UP: Duration = Duration::from_secs(30);
 
 struct Open {
-    /// The description of the transaction; `end` is the SQL that ends it.
+    /// The description of the transaction; `end` is the SQL that ends it, or other advice.
     who: String,
     end: String,
     seconds: Option<f64>,
     since: i64,
-    idle: bool,
+    /// `idle`, or `standby` and `unused` (a slot) for what has no start time.
+    kind: String,
     holds_rows: bool,
 }
 
+/// Advice, as an SQL string.
+const STANDBY: &str = "'End the oldest query on that standby, or set hot_standby_feedback = off there.'";
+
 pub(super) async fn transactions(session: &mut Session, longest: Duration, piles_up: bool) -> sqlx::Result<Finding> {
     let sql = format!(
-        "SELECT format('pid %s (%s)', a.pid, \
+        "SELECT format(CASE WHEN a.datname IS NULL THEN 'a standby of ' ELSE '' END || 'pid %s (%s)', a.pid, \
              concat_ws(', ', coalesce(a.usename::text, ''), nullif(a.application_name, ''), nullif(a.state, ''))), \
-           format('SELECT pg_terminate_backend(%s);', a.pid), date_part('epoch', clock_timestamp() - a.xact_start), \
+           CASE WHEN a.datname IS NULL THEN {STANDBY} ELSE format('SELECT pg_terminate_backend(%s);', a.pid) END, \
+           date_part('epoch', clock_timestamp() - a.xact_start), \
            coalesce(age(coalesce(a.backend_xmin, a.backend_xid)), 0)::bigint, \
-           coalesce(a.state, '') LIKE 'idle in transaction%', \
+           CASE WHEN a.datname IS NULL THEN 'standby' WHEN a.state LIKE 'idle in transaction%' THEN 'idle' ELSE '' END, \
            EXISTS (SELECT FROM {} JOIN pg_locks AS l ON l.relation = c.oid AND c.relname = 'rate_limits' \
              WHERE l.pid = a.pid AND l.database = a.datid AND l.mode = 'RowExclusiveLock') \
          FROM pg_stat_activity AS a \
-         WHERE a.datname = current_database() AND a.pid <> pg_backend_pid() \
+         WHERE (a.datname = current_database() OR a.datname IS NULL AND a.pid IN (SELECT w.pid FROM pg_stat_replication AS w)) \
+           AND a.pid <> pg_backend_pid() \
            AND coalesce(a.backend_type, '') <> 'autovacuum worker' \
            AND (a.xact_start IS NOT NULL OR a.backend_xmin IS NOT NULL OR a.backend_xid IS NOT NULL) \
          UNION ALL \
          SELECT format('the prepared transaction ''%s'' of %s', p.gid, p.owner), \
            format('ROLLBACK PREPARED ''%s'';', replace(p.gid, '''', '''''')), \
-           date_part('epoch', clock_timestamp() - p.prepared), age(p.transaction)::bigint, false, false \
+           date_part('epoch', clock_timestamp() - p.prepared), age(p.transaction)::bigint, '', false \
          FROM pg_prepared_xacts AS p WHERE p.database = current_database() \
          UNION ALL \
-         SELECT format('the replication slot ''%s''', s.slot_name), \
-           format('Let its standby catch up, or drop the slot: SELECT pg_drop_replication_slot(%L);', s.slot_name), \
-           NULL, age(s.xmin)::bigint, false, false \
+         SELECT format('the %s replication slot ''%s''', CASE WHEN s.active THEN 'active' ELSE 'inactive' END, s.slot_name), \
+           CASE WHEN s.active THEN {STANDBY} \
+             ELSE format('Start its standby, or drop the slot: SELECT pg_drop_replication_slot(%L);', s.slot_name) END, \
+           NULL, age(s.xmin)::bigint, CASE WHEN s.active THEN 'standby' ELSE 'unused' END, false \
          FROM pg_replication_slots AS s WHERE s.xmin IS NOT NULL \
          ORDER BY 3 DESC NULLS LAST, 4 DESC",
         session.relations
     );
     let mut open = Vec::new();
-    for (who, end, seconds, since, idle, holds_rows) in session.rows::<(String, String, _, _, _, _)>(&sql).await? {
-        open.push(Open { who: one_line(&who), end: one_line(&end), seconds, since, idle, holds_rows });
+    for (who, end, seconds, since, kind, holds_rows) in session.rows::<(String, String, _, _, _, _)>(&sql).await? {
+        open.push(Open { who: one_line(&who), end: one_line(&end), seconds, since, kind, holds_rows });
     }
     Ok(judge_open(&open, longest, piles_up))
 }
 
 fn judge_open(open: &[Open], longest: Duration, piles_up: bool) -> Finding {
-    let (longest, consequence) = if piles_up {
+    let (longest, since, consequence) = if piles_up {
         let pile_up = "old row versions of hot keys pile up, and decisions on these keys take longer and longer";
-        (longest.min(LONGEST_IF_THEY_PILE_UP), pile_up)
+        (longest.min(LONGEST_IF_THEY_PILE_UP), MANY_SINCE_IF_THEY_PILE_UP, pile_up)
     } else {
-        (longest, "no dead row can be removed, and every decision gets slower")
+        (longest, MANY_SINCE, "no dead row can be removed, and every decision gets slower")
     };
     let is_old = |one: &&Open| match one.seconds {
         Some(seconds) => length(seconds) >= longest,
-        None => one.since >= MANY_SINCE,
+        None => one.since >= since || (piles_up && one.kind == "unused"),
     };
     let old: Vec<&Open> = open.iter().filter(is_old).collect();
     let Some(oldest) = old.first() else {
-        let hidden = match open.iter().filter(|one| one.seconds.is_none()).count() {
+        let hidden = match open.iter().filter(|one| one.seconds.is_none() && one.kind.is_empty()).count() {
             0 => String::new(),
             hidden => format!("; the age of {hidden} is hidden from this role"),
         };
@@ -266,9 +278,9 @@ fn judge_open(open: &[Open], longest: Duration, piles_up: bool) -> Finding {
     let more = if old.len() > MOST_SHOWN { format!(", and {} more", old.len() - MOST_SHOWN) } else { String::new() };
     let names = old.iter().take(MOST_SHOWN).map(described).collect::<Vec<_>>().join("; ");
     let finding = Finding::warning(format!("open: {names}{more}"))
-        .advise(format!("While it is open, {consequence}. End it:"))
+        .advise(format!("Until it ends, {consequence}. End it:"))
         .advise(oldest.end.as_str());
-    if !old.iter().any(|one| one.idle) {
+    if !old.iter().any(|one| one.kind == "idle") {
         return finding;
     }
     finding.advise("ALTER ROLE app_role SET idle_in_transaction_session_timeout = '1min'; -- ends idle transactions")
@@ -288,8 +300,10 @@ mod tests {
         assert_eq!(states, [Ok, Warning, Ok, Warning]);
         let state = |updates, in_place| -> State { Table { updates, in_place, ..table() }.updates().state };
         assert_eq!([state(9_999, 0), state(10_000, 9_000), state(10_000, 8_999)], [Ok, Ok, Warning]);
-        let finding = Table { updates: 10_000, in_place: 8_999, ..table() }.updates();
-        assert_eq!(finding.found, "89 % of 10,000 updates were made in place (HOT), at fillfactor 70");
+        let finding = |dead| Table { updates: 10_000, in_place: 8_999, dead, ..table() }.updates();
+        assert_eq!(finding(50).found, "89 % of 10,000 updates were made in place (HOT), at fillfactor 70");
+        // While old versions are kept, no fillfactor helps.
+        assert_eq!([50, 1_000].map(|dead| finding(dead).advice.concat().contains("VACUUM FULL")), [true, false]);
         assert_eq!(Table { options: String::new(), ..table() }.updates().state, Note);
     }
 
@@ -308,7 +322,7 @@ mod tests {
 
     fn open(seconds: Option<f64>, since: i64) -> Open {
         let (who, end) = ("pid 7".to_owned(), "end".to_owned());
-        Open { who, end, seconds, since, idle: false, holds_rows: false }
+        Open { who, end, seconds, since, kind: String::new(), holds_rows: false }
     }
 
     #[test]
@@ -320,9 +334,12 @@ mod tests {
     }
 
     #[test]
-    fn while_versions_pile_up_30_seconds_are_too_long() {
+    fn while_versions_pile_up_30_seconds_or_1000_transactions_are_too_long() {
         let state = |seconds, longest| judge_open(&[open(Some(seconds), 0)], Duration::from_secs(longest), true).state;
         assert_eq!([state(29.9, 300), state(30.0, 300)], [Ok, Warning]);
         assert_eq!([state(9.9, 10), state(10.0, 10)], [Ok, Warning]);
+        let state = |one| judge_open(&[one], Duration::from_secs(60), true).state;
+        assert_eq!([state(open(None, 999)), state(open(None, 1_000))], [Ok, Warning]);
+        assert_eq!(state(Open { kind: "unused".to_owned(), ..open(None, 1) }), Warning);
     }
 }

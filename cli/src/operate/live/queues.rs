@@ -84,11 +84,12 @@ impl Live {
         self.read(async |tx| now(tx).await).await
     }
 
-    /// All queues that have jobs, or are paused or draining; none if the queue is not installed.
+    /// All queues that have jobs, or are paused or draining; none if only the queue is not installed.
     pub(crate) async fn queues(&self) -> Result<Vec<QueueView>> {
         let jobs = format!("{}.jobs", self.schema.quoted());
-        let is_installed =
-            sqlx::query_as("SELECT pg_catalog.to_json(pg_catalog.to_regclass($1) IS NOT NULL)::text").bind(&jobs);
+        // Without the limiter's own table, the cast fails.
+        let sql = "SELECT pg_catalog.to_json($2::text::regclass IS NOT NULL AND pg_catalog.to_regclass($1) IS NOT NULL)::text";
+        let is_installed = sqlx::query_as(sql).bind(&jobs).bind(format!("{}.rate_limits", self.schema.quoted()));
         if self.rows::<bool>(is_installed).await? != [true] {
             return Ok(Vec::new());
         }

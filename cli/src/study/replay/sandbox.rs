@@ -20,16 +20,18 @@ impl Sandbox {
         let mut connection = running.connect().await?;
         let _progress = Progress::of("creating temporary tables and functions");
         // The isolation level of the limiter's own transactions. READ WRITE overrides the role's default.
-        sqlx::raw_sql("BEGIN ISOLATION LEVEL SERIALIZABLE READ WRITE").execute(&mut connection).await?;
+        let begin = "BEGIN ISOLATION LEVEL SERIALIZABLE READ WRITE; SET LOCAL check_function_bodies = off".to_owned();
         let schema = Schema::new("pg_temp").map_err(CliError::usage)?;
-        sqlx::raw_sql("SET LOCAL check_function_bodies = off").execute(&mut connection).await?;
         let tables = migrations(&schema, &[Part::Core]).into_iter().map(|migration| migration.sql);
-        for sql in tables.chain(functions(&schema, &[Part::Core]).into_iter().map(|function| function.sql)) {
+        for sql in std::iter::once(begin)
+            .chain(tables)
+            .chain(functions(&schema, &[Part::Core]).into_iter().map(|function| function.sql))
+        {
             sqlx::raw_sql(AssertSqlSafe(sql)).execute(&mut connection).await.map_err(|error| {
                 let error = Error::database_message(&error);
                 CliError::failed(format!(
                     "cannot create temporary tables and functions: {error}\nThe role needs TEMPORARY on the database, and \
-                     the database must accept writes."
+                     the database must accept writes; if it is a standby, connect to the primary."
                 ))
             })?;
         }
