@@ -4,8 +4,8 @@ use std::collections::HashSet;
 
 use clap::Args;
 
-use crate::error::{CliError, Result};
 use crate::text::{grouped, one_line, percent_of};
+use crate::{CliError, Result};
 
 const SHOWN: usize = 5;
 /// If so many lines are read and none is readable, the rest is not tried, unless the user gave a bound.

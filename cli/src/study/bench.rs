@@ -13,12 +13,9 @@ use serde_json::json;
 use sqlx::Connection;
 use tokio::task::JoinSet;
 
-use crate::database::{Database, Running};
-use crate::error::{CliError, Result};
-use crate::json;
-use crate::output::{self, Progress};
 use crate::signals::interrupt;
 use crate::text::{grouped, many, one_line, plain, shortened, shown};
+use crate::{CliError, Database, Progress, Result, Running, json, output};
 use pg_limiter::{Decision, Durability, Error, Isolation, Item, Limit, Limiter, LimiterConfig, Limits};
 
 pub(crate) const BENCH_EXIT_CODES: &str = "\

@@ -9,12 +9,9 @@ use serde_json::{Value, json};
 use sqlx::{AssertSqlSafe, PgPool};
 use tokio::task::JoinSet;
 
-use crate::database::{Database, Running};
-use crate::error::{CliError, Result};
-use crate::json;
-use crate::output::{self, Progress};
 use crate::signals::interrupt;
 use crate::text::{grouped, tokens};
+use crate::{CliError, Database, Progress, Result, Running, json, output};
 use pg_limiter::migrate::Migrator;
 use pg_limiter::{Call, Decision, Error, Item, Limit, LimitBuilder, LimitState, Limiter, Limits, Schema};
 

@@ -7,11 +7,10 @@ use std::sync::LazyLock;
 
 use regex::Regex;
 
-use crate::error::{CliError, Result};
 use crate::input::{self, of_encoding};
-use crate::output::Progress;
 use crate::study::compressed::{Reader, decompressed, piped};
 use crate::text::grouped;
+use crate::{CliError, Progress, Result};
 
 /// Longer lines are not read, so that a file without line breaks does not fill the memory.
 const LONGEST: usize = 1 << 20;

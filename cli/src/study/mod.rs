@@ -14,9 +14,8 @@ use std::sync::Arc;
 
 use clap::Subcommand;
 
-use crate::database::Database;
-use crate::error::{CliError, Result};
 use crate::limit_args::Sourced;
+use crate::{CliError, Database, Result};
 use pg_limiter::{Limit, Limits};
 
 const SIMULATED_KIND: &str = "Define the limit inline: its kind, token_bucket, fixed_window, sliding_window or \

@@ -11,10 +11,9 @@ use clap::Args;
 use plotters::backend::{BitMapBackend, SVGBackend};
 use plotters::drawing::IntoDrawingArea;
 
-use crate::error::{CliError, Result};
-use crate::output::Progress;
 use crate::study::plot::picture::{FAMILY, FINENESS};
 use crate::text::parse_micros;
+use crate::{CliError, Progress, Result};
 
 pub(crate) use axes::{Bins, Clock, SECOND, finer};
 pub(crate) use panel::{Bar, Panel};

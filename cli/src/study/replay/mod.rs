@@ -12,11 +12,7 @@ use std::sync::Arc;
 
 use clap::Args;
 
-use crate::database::Database;
-use crate::error::{CliError, Result};
-use crate::input;
 use crate::limit_args::Sourced;
-use crate::output::{self, Progress};
 use crate::study::bad_lines::LineArgs;
 use crate::study::lines::Source;
 use crate::study::plot::{Bar, Bins, Clock, Panel, Picture, PlotArgs};
@@ -26,6 +22,7 @@ use crate::study::replay::sandbox::{Purpose, in_time_order};
 use crate::study::replay::tally::{Decisions, Tally, table};
 use crate::study::{defined, named};
 use crate::text::{describe, escaped, grouped};
+use crate::{CliError, Database, Progress, Result, input, output};
 use pg_limiter::{Call, Decision, InvalidCall, Item, Kind, Limit, Op};
 
 pub use access_log::format::LogFormat;

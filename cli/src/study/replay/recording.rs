@@ -4,8 +4,6 @@ use std::borrow::Cow;
 use std::collections::{BTreeMap, HashSet};
 use std::sync::Arc;
 
-use crate::error::{CliError, Result};
-use crate::output::Progress;
 use crate::study::bad_lines::{BadLines, LineArgs, UnreadableLine};
 use crate::study::compressed::piped;
 use crate::study::lines::{Lines, Source};
@@ -16,6 +14,7 @@ use crate::study::replay::access_log::key::{LogKey, LogOptions};
 use crate::study::replay::events::{Leases, call_of};
 use crate::study::replay::sandbox::{Purpose, Timed};
 use crate::text::grouped;
+use crate::{CliError, Progress, Result};
 use pg_limiter::{Call, Limit, Limits, Op};
 
 /// A recording after the first pass, which has read all lines.

@@ -3,10 +3,8 @@
 
 use sqlx::{AssertSqlSafe, Connection, PgConnection};
 
-use crate::database::Running;
-use crate::error::{CliError, Result};
-use crate::output::Progress;
 use crate::text::moment;
+use crate::{CliError, Progress, Result, Running};
 use pg_limiter::migrate::{Part, functions, migrations};
 use pg_limiter::{Call, CallAt, Decision, Error, InvalidCall, Limits, Op, Schema, TransactionLimiter};
 

@@ -8,12 +8,11 @@ use std::sync::Arc;
 use jiff::Timestamp;
 use serde_json::json;
 
-use crate::error::Result;
 use crate::study::bad_lines::UnreadableLine;
 use crate::study::plot::SECOND;
 use crate::study::replay::Timed;
 use crate::text::{Column, WIDEST_NAME, format_micros, grouped, many, one_line, percent_of, shortened, shown};
-use crate::{json, output, text};
+use crate::{Result, json, output, text};
 use pg_limiter::{Decision, InvalidCall, Op};
 
 /// The requests of one key to one limit.

@@ -11,17 +11,14 @@ use std::time::Duration;
 
 use serde_json::json;
 
-use crate::database::Database;
-use crate::error::{CliError, Result};
-use crate::input;
 use crate::json::{line, milliseconds};
 use crate::limit_args::Sourced;
-use crate::output::{self, Progress};
 use crate::study::plot::{Bar, Bins, Clock, Panel, Picture};
 use crate::study::replay::{CHUNK, Sandbox, Timed};
 pub(crate) use crate::study::simulate::traffic::SimulateArgs;
 use crate::study::simulate::traffic::{MOST_CALLS, OnDenial, Traffic};
 use crate::text::{self, Column, grouped, percent_of, period_micros, tokens, wait};
+use crate::{CliError, Database, Progress, Result, input, output};
 use pg_limiter::{Call, Item, Kind, LeaseId, Limit, Limits, Op};
 
 /// A question to the database. At the same time, the first variant goes first.
