@@ -13,7 +13,7 @@ use serde_json::json;
 use sqlx::Connection;
 use tokio::task::JoinSet;
 
-use crate::signals::interrupt;
+use crate::study::cleaned;
 use crate::text::{grouped, many, one_line, plain, shortened, shown};
 use crate::{CliError, Database, Progress, Result, Running, json, output};
 use pg_limiter::{Decision, Durability, Error, Isolation, Item, Limit, Limiter, LimiterConfig, Limits};
@@ -67,21 +67,8 @@ const TURNS: u32 = 4;
 pub(crate) async fn run(args: BenchArgs, database: Database) -> Result<()> {
     let running = database.start(true).await?;
     let setup = BenchSetup::open(&running, &args).await?;
-    let interrupted = interrupt();
-    let measured = tokio::select! {
-        measured = bench(&args, &running, &setup) => measured,
-        () = interrupted => Err(CliError::failed("interrupted")),
-    };
-    // The rows are removed in any case. If both steps fail, the first error is returned.
-    let interrupted = interrupt();
-    let cleared = tokio::select! {
-        cleared = setup.clear() => cleared,
-        () = interrupted => Err(CliError::failed(format!("interrupted; {}", setup.left_behind()))),
-    };
-    if let (Err(_), Err(error)) = (&measured, &cleared) {
-        output::note(error);
-    }
-    measured.and(cleared)
+    let left = setup.left_behind();
+    cleaned(setup, async |setup| bench(&args, &running, setup).await, BenchSetup::clear, &left).await
 }
 
 async fn bench(args: &BenchArgs, running: &Running, setup: &BenchSetup) -> Result<()> {
@@ -192,7 +179,7 @@ impl BenchSetup {
     }
 
     /// Waits for calls in flight, and removes every row.
-    async fn clear(&self) -> Result<()> {
+    async fn clear(self) -> Result<()> {
         let _progress = Progress::of("removing the rows");
         for (_, limiter) in &self.limiters {
             limiter.close().await;

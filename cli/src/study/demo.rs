@@ -9,7 +9,7 @@ use serde_json::{Value, json};
 use sqlx::{AssertSqlSafe, PgPool};
 use tokio::task::JoinSet;
 
-use crate::signals::interrupt;
+use crate::study::cleaned;
 use crate::text::{grouped, tokens};
 use crate::{CliError, Database, Progress, Result, Running, json, output};
 use pg_limiter::migrate::Migrator;
@@ -24,22 +24,9 @@ pub(crate) struct DemoArgs {
 
 pub(crate) async fn run(args: &DemoArgs, database: Database) -> Result<()> {
     let running = database.start(true).await?;
-    let mut stage = Stage::open(running, args.json).await?;
-    let interrupted = interrupt();
-    let shown = tokio::select! {
-        shown = show(&mut stage) => shown,
-        () = interrupted => Err(CliError::failed("interrupted")),
-    };
-    // The schema is dropped in any case. If both steps fail, the first error is returned.
-    let (schema, interrupted) = (stage.running.schema.clone(), interrupt());
-    let struck = tokio::select! {
-        struck = stage.strike() => struck,
-        () = interrupted => Err(CliError::failed(format!("interrupted; the schema {schema} may remain: drop it"))),
-    };
-    if let (Err(_), Err(error)) = (&shown, &struck) {
-        output::note(error);
-    }
-    shown.and(struck)
+    let stage = Stage::open(running, args.json).await?;
+    let left = format!("the schema {} may remain: drop it", stage.running.schema);
+    cleaned(stage, show, Stage::strike, &left).await
 }
 
 async fn show(stage: &mut Stage) -> Result<()> {
