@@ -150,39 +150,3 @@ fn time(format: &str) -> Result<TimeForm, String> {
         _ => Err(format!("%{{{format}}}t is no format of a time")),
     }
 }
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn variables_are_divided_from_the_text_between_them() {
-        let column = |name: &str, after: &str| (variable_field(name), after.to_owned());
-        for (format, columns) in [
-            ("$host:${status}ms \\\"", &[column("host", ":"), column("status", "ms \"")][..]),
-            ("$uri$is_args$args\\t", &[column("request_uri", "\t")]),
-            ("${uri}$is_args$args\\t", &[column("request_uri", "\t")]),
-            ("$uri${is_args}${query_string}\\t", &[column("request_uri", "\t")]),
-        ] {
-            assert_eq!(of_nginx(format).unwrap().columns, columns, "{format}");
-        }
-    }
-
-    #[test]
-    fn directives_have_the_names_of_nginx_variables() {
-        for (directive, name) in [
-            ("%{c}a", "realip_remote_addr"),
-            ("%>s", "status"),
-            ("%400,501{User-Agent}i", "http_user_agent"),
-            ("%!200,304,302{Referer}i", "http_referer"),
-            ("%{SSL_CIPHER}x", "SSL_CIPHER"),
-        ] {
-            assert_eq!(field_name(directive).as_deref(), Some(name), "{directive}");
-        }
-        // A time in several directives is one field.
-        let pattern = of_apache("%h [%{%d/%b/%Y %T}t.%{msec_frac}t %{%z}t]").unwrap();
-        let times: Vec<&Field> = pattern.fields().skip(1).collect();
-        let [Field { kind: Kind::Time(form), .. }] = times[..] else { panic!("{pattern:?}") };
-        assert_eq!(form.micros("17/May/2015 12:05:03.250 +0200"), Some(1_431_857_103_250_000));
-    }
-}
