@@ -16,9 +16,8 @@ use crate::limit_args::Sourced;
 use crate::study::bad_lines::LineArgs;
 use crate::study::lines::Source;
 use crate::study::plot::{Bar, Bins, Clock, Panel, Picture, PlotArgs};
-use crate::study::replay::events::Held;
 use crate::study::replay::recording::{Fault, Log, Recording};
-use crate::study::replay::sandbox::{Purpose, in_time_order};
+use crate::study::replay::sandbox::Purpose;
 use crate::study::replay::tally::{Decisions, Tally, table};
 use crate::study::{defined, named};
 use crate::text::{describe, escaped, grouped};
@@ -106,44 +105,30 @@ async fn replay(
     let mut tallies = Vec::new();
     for applied in recording.passes() {
         let (mut tally, mut decisions) = (Tally::default(), Decisions::default());
-        let questions = questions(panels, applied);
-        let mut pass = recording.pass(applied, &Progress::hidden())?;
-        let (mut replayed, mut held) = (0, Held::default());
-        let mut lines = in_time_order(questions, pass.by_ref()).peekable();
-        while lines.peek().is_some() {
+        let mut pass = recording.pass(applied, questions(panels, applied), &Progress::hidden())?;
+        let mut replayed = 0;
+        loop {
+            let chunk: Vec<_> = pass.by_ref().take(CHUNK).collect();
+            if chunk.is_empty() {
+                break;
+            }
             let mut calls = Vec::new();
-            let is_open = |held: &Held, next: &Result<Timed<Purpose>, Fault>| match next {
-                Ok(Timed { op, tag: Purpose::Line(_, Some(lease)), .. }) => held.is_open(*op, lease),
-                _ => false,
-            };
-            let mut places = 0..CHUNK;
-            while places.next().is_some()
-                && let Some(next) = lines.next_if(|next| !is_open(&held, next))
-            {
+            for next in chunk {
                 match next {
-                    Ok(mut timed) => {
-                        if let Purpose::Line(_, Some(lease)) = &timed.tag {
-                            held.add(timed.op, lease, &mut timed.call);
-                        }
-                        calls.push(timed);
-                    }
+                    Ok(timed) => calls.push(timed),
                     // Unreadable lines were counted before: only JSON has an object for each.
                     Err(Fault::Line(line)) if json => decisions.add_bad(&line),
                     Err(Fault::Line(_)) => {}
                     Err(Fault::End(error)) => return Err(error),
                 }
             }
-            held.decided();
+            pass.leases.decided();
             for (timed, decision) in sandbox.decide(calls, &recording.limits).await? {
                 add(panels, &timed, &decision);
                 let Purpose::Line(place, ref lease) = timed.tag else { continue };
-                if let Some(lease) = lease {
-                    held.note(
-                        timed.op,
-                        lease,
-                        &timed.call,
-                        decision.as_ref().is_ok_and(|decision| !decision.is_denied()),
-                    );
+                if let Some(name) = lease {
+                    let is_admitted = decision.as_ref().is_ok_and(|decision| !decision.is_denied());
+                    pass.leases.note(timed.op, name, &timed.call, is_admitted);
                 }
                 progress.add(1);
                 replayed += 1;
@@ -155,7 +140,6 @@ async fn replay(
             }
             decisions.print()?;
         }
-        drop(lines);
         recording.check(pass.read, replayed)?;
         tallies.push(tally);
     }

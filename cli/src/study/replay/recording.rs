@@ -2,7 +2,9 @@
 
 use std::borrow::Cow;
 use std::collections::{BTreeMap, HashSet};
+use std::iter::Peekable;
 use std::sync::Arc;
+use std::vec::IntoIter;
 
 use crate::study::bad_lines::{BadLines, LineArgs, UnreadableLine};
 use crate::study::compressed::piped;
@@ -11,7 +13,7 @@ use crate::study::plot::{SECOND, finer};
 use crate::study::replay::Event;
 use crate::study::replay::access_log::format::{LogFormat, of_known_format};
 use crate::study::replay::access_log::key::{LogKey, LogOptions};
-use crate::study::replay::events::{Leases, call_of};
+use crate::study::replay::events::Leases;
 use crate::study::replay::sandbox::{Purpose, Timed};
 use crate::text::grouped;
 use crate::{CliError, Progress, Result};
@@ -55,8 +57,10 @@ impl Recording {
         let progress = Progress::bytes(format!("reading {name}"), recording.source.length);
         let mut bad_lines = BadLines::new(name, args, recording.log.as_ref().map(|log| log.advice));
         let mut summary = Summary { resolution: SECOND, ..Summary::default() };
-        let mut pass = recording.pass(recording.passes().into_iter().next().flatten(), &progress)?;
+        let applied = recording.passes().into_iter().next().flatten();
+        let mut pass = recording.pass(applied, Vec::new(), &progress)?;
         while let Some(next) = pass.next() {
+            pass.leases.decided();
             match next {
                 Ok(timed) => summary.add(&timed, recording.log.as_ref()),
                 Err(Fault::Line(line)) => bad_lines.add(line, pass.read)?,
@@ -124,13 +128,19 @@ impl Recording {
         CliError::refuse_if((lines, calls) != (first.lines, first.calls), why)
     }
 
-    /// `applied`: for an access log, the limit that this pass applies.
-    pub(super) fn pass(&self, applied: Option<&Arc<str>>, progress: &Progress) -> Result<Pass<'_>> {
+    /// `applied`: for an access log, the limit that this pass applies. `questions`: in the order of time.
+    pub(super) fn pass(
+        &self,
+        applied: Option<&Arc<str>>,
+        questions: Vec<Timed<Purpose>>,
+        progress: &Progress,
+    ) -> Result<Pass<'_>> {
         Ok(Pass {
             recording: self,
+            questions: questions.into_iter().peekable(),
             lines: self.source.lines(self.log.is_none(), progress)?,
             limit: applied.cloned().unwrap_or_default(),
-            leases: Leases::new(),
+            leases: Leases::default(),
             waiting: BTreeMap::new(),
             last: None,
             read: 0,
@@ -182,14 +192,16 @@ pub(super) enum Fault {
     End(CliError),
 }
 
-/// One pass over a recording: its calls in the order of time, each with the place of its line. Lines are sorted within a window
-/// of so many lines, so that a file may be larger than the memory.
+/// One pass over a recording: its calls in the order of time, each with the place of its line, and questions between them, before
+/// the calls at the same time. Lines are sorted within a window of so many lines, so that a file may be larger than the memory.
+/// It pauses before a call that depends on decisions on others.
 pub(super) struct Pass<'r> {
     recording: &'r Recording,
+    questions: Peekable<IntoIter<Timed<Purpose>>>,
     lines: Lines<'r>,
     /// The limit that is applied to an access log.
     limit: Arc<str>,
-    leases: Leases,
+    pub(super) leases: Leases,
     /// The window: the numbers of lines and what they have, by time. Lines with the same time keep their order.
     waiting: BTreeMap<(i64, usize), (usize, Parsed)>,
     last: Option<i64>,
@@ -238,24 +250,23 @@ impl Iterator for Pass<'_> {
                 Err(fault) => return Some(Err(fault)),
             }
         }
-        let ((at, place), (number, parsed)) = self.waiting.pop_first()?;
+        let next = self.waiting.first_entry();
+        let is_due = |question: &Timed<Purpose>| next.as_ref().is_none_or(|next| question.at <= next.key().0);
+        if let Some(question) = self.questions.next_if(is_due) {
+            return Some(Ok(question));
+        }
+        let next = next.filter(|next| !matches!(&next.get().1, Parsed::Event(event) if self.leases.is_open(event)))?;
+        let ((at, place), (number, parsed)) = next.remove_entry();
         self.last = Some(at);
-        let ((op, call), lease) = match parsed {
+        let (op, call, lease) = match parsed {
             Parsed::Request(key, is_lacking) => {
                 self.lacking += u64::from(is_lacking);
-                ((Op::Limit, Call::from((Arc::clone(&self.limit), &*key))), None)
+                (Op::Limit, Ok(Call::from((Arc::clone(&self.limit), &*key))), None)
             }
-            Parsed::Event(event) => {
-                let lease = event.lease.clone();
-                match call_of(*event, place, &mut self.leases, &self.recording.limits) {
-                    Ok(op_and_call) => (op_and_call, lease),
-                    Err(reason) => {
-                        return Some(Err(Fault::Line(UnreadableLine { place, number, ..reason.into() })));
-                    }
-                }
-            }
+            Parsed::Event(event) => (event.op, self.leases.call_of(&event, place, &self.recording.limits), event.lease),
         };
-        Some(Ok(Timed { at, op, call, tag: Purpose::Line(place, lease) }))
+        let bad = |reason: String| Fault::Line(UnreadableLine { place, number, ..reason.into() });
+        Some(call.map(|call| Timed { at, op, call, tag: Purpose::Line(place, lease) }).map_err(bad))
     }
 }
 
@@ -293,5 +304,34 @@ fn text_of<'l>(line: &'l [u8], before: &str) -> Cow<'l, str> {
     match std::str::from_utf8(line) {
         Ok(line) => line.into(),
         Err(_) => line.utf8_chunks().flat_map(|part| [part.valid().into(), escaped(part.invalid())]).collect(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn pass_over(questions: &[i64], calls: &[i64]) -> Vec<(i64, char)> {
+        let event = |at: &i64| format!("{{\"at\": {at}, \"limit\": \"a\"}}\n");
+        let source = Source::bytes("events", calls.iter().map(event).collect::<String>().as_bytes()).unwrap();
+        let args = LineArgs { max_bad_lines: None, strict: false, sort_window: 2 };
+        let recording = Recording::read(source, None, Limits::new(), &args).unwrap();
+        let tag = || Purpose::Balance(0);
+        let question = |at: &i64| Timed { at: at * 1000, op: Op::Check, call: Call::from(("a", "")), tag: tag() };
+        let questions = questions.iter().map(question).collect();
+        let pass = recording.pass(None, questions, &Progress::hidden()).unwrap();
+        pass.map(|next| match next {
+            Ok(Timed { at, tag: Purpose::Balance(_), .. }) => (at / 1000, 'q'),
+            Ok(Timed { at, .. }) => (at / 1000, 'c'),
+            Err(_) => panic!("a call"),
+        })
+        .collect()
+    }
+
+    #[test]
+    fn a_pass_has_every_question_and_call_and_questions_go_first() {
+        let all = pass_over(&[1, 3, 3, 9], &[4, 0, 3]);
+        assert_eq!(all, [(0, 'c'), (1, 'q'), (3, 'q'), (3, 'q'), (3, 'c'), (4, 'c'), (9, 'q')]);
+        assert_eq!(pass_over(&[], &[5]).len(), 1);
     }
 }
