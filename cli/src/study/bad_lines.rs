@@ -55,9 +55,7 @@ impl<'a> BadLines<'a> {
     pub(crate) fn add(&mut self, mut line: UnreadableLine, read: u64) -> Result<()> {
         line.reason = one_line(&line.reason); // It quotes the line, which may have line breaks as JSON has them.
         line.hint = line.hint.as_deref().map(one_line);
-        if self.args.strict {
-            return Err(CliError::usage(self.of(&line)));
-        }
+        CliError::refuse_if(self.args.strict, self.of(&line))?;
         self.count += 1;
         self.of_other_formats += u64::from(line.is_other_format);
         if self.first.len() < SHOWN {

@@ -30,8 +30,8 @@ pub(crate) async fn run(args: &DemoArgs, database: Database) -> Result<()> {
 }
 
 async fn show(stage: &mut Stage) -> Result<()> {
-    stage.set().await?;
-    let (schema, server) = (&stage.running.schema, &stage.server);
+    let server = stage.set().await?;
+    let schema = &stage.running.schema;
     let line = format!(
         "Every line below is a real call on {server}.\nThe demo runs in the schema {schema}, and drops it at the end."
     );
@@ -215,7 +215,6 @@ const BOLD: &str = "1";
 struct Stage {
     pool: PgPool,
     running: Running,
-    server: String,
     json: bool,
     /// The number of the present scene; 0 before the first.
     scene: u32,
@@ -238,18 +237,17 @@ impl Stage {
         let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
         running.schema = Schema::new(&format!("limiter_demo_{}", now.as_millis())).map_err(CliError::usage)?;
         let pool = running.pool(8).await?;
-        Ok(Self { running, pool, server: String::new(), json, scene: 0, progress: Progress::parts("demo", 5) })
+        Ok(Self { running, pool, json, scene: 0, progress: Progress::parts("demo", 5) })
     }
 
-    /// Creates the schema.
-    async fn set(&mut self) -> Result<()> {
+    /// Creates the schema. Returns the name of the server.
+    async fn set(&self) -> Result<String> {
         let version: String = sqlx::query_scalar("SHOW server_version").fetch_one(&self.pool).await?;
-        let source = self.running.private_source();
-        self.server = source.map_or_else(|| format!("your server, version {version}"), str::to_owned);
         self.progress.now("creating the tables and functions");
         Migrator::new(self.running.schema.clone()).run(&self.pool).await.map_err(CliError::failed)?;
         self.progress.now("demo");
-        Ok(())
+        let source = self.running.private_source();
+        Ok(source.map_or_else(|| format!("your server, version {version}"), str::to_owned))
     }
 
     async fn strike(self) -> Result<()> {

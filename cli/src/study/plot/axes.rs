@@ -132,31 +132,26 @@ pub(crate) enum Clock {
     Utc,
 }
 
-pub(super) struct TimeAxis {
-    pub(super) title: String,
-    pub(super) marks: BTreeMap<i64, String>,
-}
+/// The title of an axis of time, and the names of its marks.
+pub(super) type TimeAxis = (String, BTreeMap<i64, String>);
 
 /// The most steps on the axis.
 const MOST: i64 = 11;
 /// Steps longer than this are whole months.
 const LONGEST_STEP: i64 = 20 * DAY;
 
-impl TimeAxis {
-    pub(super) fn new(clock: Clock, bins: Bins) -> Self {
-        let (from, to) = (bins.from, bins.end());
-        let step = round_up(to.saturating_sub(from) / MOST);
-        let (title, marks) = match (clock, [from, to.saturating_sub(1)].map(|at| date_time(at).date())) {
-            (Clock::Elapsed, _) => {
-                let (unit, name) = unit(step);
-                let marks = multiples(from, to, step).map(|at| (at, plain(at as f64 / unit as f64)));
-                (format!("time ({name})"), marks.collect())
-            }
-            (Clock::Utc, _) if step > LONGEST_STEP => ("time (UTC)".to_owned(), months(from, to)),
-            (Clock::Utc, [first, last]) if first == last => (format!("time (UTC) on {first}"), times(from, to, step)),
-            (Clock::Utc, [first, last]) => (format!("time (UTC) from {first} to {last}"), times(from, to, step)),
-        };
-        Self { title, marks }
+pub(super) fn time_axis(clock: Clock, bins: Bins) -> TimeAxis {
+    let (from, to) = (bins.from, bins.end());
+    let step = round_up(to.saturating_sub(from) / MOST);
+    match (clock, [from, to.saturating_sub(1)].map(|at| date_time(at).date())) {
+        (Clock::Elapsed, _) => {
+            let (unit, name) = unit(step);
+            let marks = multiples(from, to, step).map(|at| (at, plain(at as f64 / unit as f64)));
+            (format!("time ({name})"), marks.collect())
+        }
+        (Clock::Utc, _) if step > LONGEST_STEP => ("time (UTC)".to_owned(), months(from, to)),
+        (Clock::Utc, [first, last]) if first == last => (format!("time (UTC) on {first}"), times(from, to, step)),
+        (Clock::Utc, [first, last]) => (format!("time (UTC) from {first} to {last}"), times(from, to, step)),
     }
 }
 
@@ -261,10 +256,10 @@ mod tests {
             (utc, *YEARS.start(), *YEARS.end(), "time (UTC)", "1800 1850 1900 1950 2000 2050 2100 2150 2200"),
             (utc, 0, SECOND / 2, "time (UTC) on 1970-01-01", fractions),
         ] {
-            let axis = TimeAxis::new(clock, bins(first, last));
-            assert!((2..=12).contains(&axis.marks.len()), "{:?}", axis.marks);
-            let marks = axis.marks.into_values().collect::<Vec<_>>().join(" ");
-            assert_eq!((axis.title.as_str(), marks.as_str()), (title, names));
+            let (own_title, marks) = time_axis(clock, bins(first, last));
+            assert!((2..=12).contains(&marks.len()), "{marks:?}");
+            let marks = marks.into_values().collect::<Vec<_>>().join(" ");
+            assert_eq!((own_title.as_str(), marks.as_str()), (title, names));
         }
     }
 

@@ -201,8 +201,7 @@ fn add(panels: &mut [Panel], timed: &Timed<Purpose>, decision: &Result<Decision,
     }
     for (item, state) in timed.call.items().iter().zip(decision.limits()).filter(|_| timed.op == Op::Limit) {
         let has_key = |panel: &Panel| panel.key.as_ref().is_none_or(|key| **key == *item.key().as_str());
-        let panel = panels.iter_mut().find(|panel| panel.name == state.limit && has_key(panel));
-        if let Some(panel) = panel {
+        if let Some(panel) = panels.iter_mut().find(|panel| panel.name == state.limit && has_key(panel)) {
             panel.add(timed.at, item.tokens(), Bar::part(decision, state.denied), state.remaining);
         }
     }
@@ -231,9 +230,7 @@ fn tables(args: &ReplayArgs, recording: &Recording, tallies: &[Tally]) -> Vec<St
     let by = args.access_log.as_ref().map(|_| args.log.key());
     let mut lines = Vec::new();
     for (place, tally) in tallies.iter().enumerate() {
-        if place > 0 {
-            lines.push(String::new());
-        }
+        lines.extend((place > 0).then(String::new));
         let name = args.apply.get(place);
         lines.extend(name.and_then(|name| Some(describe(name, recording.limits.get(name)?))));
         lines.extend(table(tally, by, recording.summary.span));

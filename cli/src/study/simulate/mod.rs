@@ -2,9 +2,7 @@
 
 mod traffic;
 
-use std::cmp::Reverse;
-use std::collections::HashMap;
-use std::collections::binary_heap::{BinaryHeap, PeekMut};
+use std::collections::{BTreeSet, HashMap};
 use std::iter;
 use std::sync::Arc;
 use std::time::Duration;
@@ -25,13 +23,13 @@ use pg_limiter::{Call, Item, Kind, LeaseId, Limit, Limits, Op};
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 enum Step {
     Release(LeaseId),
-    Balance,
+    /// The balance at the moment with this index.
+    Balance(usize),
     /// The call with this index in [`Prepared::times`], and the lease under which it takes slots.
     Call(usize, Option<LeaseId>),
 }
 
-/// Questions by time, the next first.
-type Steps = BinaryHeap<Reverse<(i64, Step)>>;
+type Steps = BTreeSet<(i64, Step)>;
 
 struct Prepared<'a> {
     args: &'a SimulateArgs,
@@ -95,12 +93,12 @@ impl<'a> Prepared<'a> {
         let held_for = |since: i64, released: i64| {
             (released.min(since.saturating_add(period_micros(&limit))) - since) as f64 * count
         };
-        let mut asked: Steps = panel.moments().map(|at| Reverse((at, Step::Balance))).collect();
+        let mut asked: Steps = panel.moments().enumerate().map(|(nth, at)| (at, Step::Balance(nth))).collect();
         times.iter().enumerate().for_each(|(nth, at)| self.ask(&limit, *at, nth, &mut asked));
-        while let Some(Reverse((first, _))) = asked.peek() {
+        while let Some((first, _)) = asked.first() {
             // With retries, calls at the same time only: a denial adds a retry before later calls.
             let last = if retry { *first } else { i64::MAX };
-            let next = || asked.peek_mut().filter(|step| step.0.0 <= last).map(PeekMut::pop);
+            let next = || asked.first().is_some_and(|(at, _)| *at <= last).then(|| asked.pop_first()).flatten();
             let chunk: Vec<_> = iter::from_fn(next).take(CHUNK).map(|step| self.timed(&name, step)).collect();
             for (timed, decision) in sandbox.decide(chunk, limits).await? {
                 let decision = decision.map_err(CliError::usage)?;
@@ -150,16 +148,16 @@ impl<'a> Prepared<'a> {
     fn ask(&self, limit: &Limit, at: i64, nth: usize, asked: &mut Steps) {
         let hold = self.holds.get(nth).filter(|_| limit.kind() == Kind::Concurrency);
         let held = hold.map(|hold| (at.saturating_add(*hold), LeaseId::random()));
-        asked.push(Reverse((at, Step::Call(nth, held.map(|(_, lease)| lease)))));
+        asked.insert((at, Step::Call(nth, held.map(|(_, lease)| lease))));
         let released = held.filter(|(end, _)| *end < self.traffic.length);
-        asked.extend(released.map(|(end, lease)| Reverse((end, Step::Release(lease)))));
+        asked.extend(released.map(|(end, lease)| (end, Step::Release(lease))));
     }
 
-    fn timed(&self, name: &str, Reverse((at, tag)): Reverse<(i64, Step)>) -> Timed<Step> {
+    fn timed(&self, name: &str, (at, tag): (i64, Step)) -> Timed<Step> {
         let (op, call) = match tag {
             Step::Call(_, lease) => (Op::Limit, self.call(name, lease)),
             Step::Release(lease) => (Op::Release, self.item(name).lease(lease)),
-            Step::Balance => (Op::Check, self.item(name).count(0).into()),
+            Step::Balance(_) => (Op::Check, self.item(name).count(0).into()),
         };
         Timed { at, op, call, tag }
     }

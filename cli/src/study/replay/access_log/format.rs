@@ -163,7 +163,7 @@ impl LogFormat {
 
     /// The names of the fields in the format itself. None for JSON, whose lines have their own.
     pub(super) fn own_names(&self) -> impl Iterator<Item = &str> {
-        self.patterns.iter().flat_map(Pattern::fields).map(|field| field.name.as_str())
+        self.patterns.iter().flat_map(|pattern| &pattern.fields).map(|field| field.name.as_str())
     }
 }
 

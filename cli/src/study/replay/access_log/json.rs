@@ -1,6 +1,7 @@
 //! The JSON object on a line of an access log.
 
 use std::fmt::{self, Formatter};
+use std::iter;
 
 use serde::de::{self, MapAccess, SeqAccess, Visitor};
 use serde::{Deserialize, Deserializer};
@@ -37,11 +38,8 @@ impl<'de> Visitor<'de> for Values {
     }
 
     fn visit_seq<A: SeqAccess<'de>>(self, mut items: A) -> Result<Unambiguous, A::Error> {
-        let mut array = Vec::new();
-        while let Some(Unambiguous(item)) = items.next_element()? {
-            array.push(item);
-        }
-        Ok(Unambiguous(array.into()))
+        let next = || items.next_element().map(|item| item.map(|Unambiguous(item)| item)).transpose();
+        iter::from_fn(next).collect::<Result<Value, _>>().map(Unambiguous)
     }
 
     fn visit_bool<E>(self, value: bool) -> Result<Unambiguous, E> {

@@ -40,14 +40,21 @@ pub(super) const NO_ADDRESS: &str = "is no address, as ";
 pub(super) struct Field {
     /// That of nginx's variable for the same.
     pub(super) name: String,
-    pub(super) kind: Kind,
+    kind: Kind,
+    /// The text between it and the next field.
+    after: String,
+}
+
+impl Field {
+    const fn is_time(&self) -> bool {
+        matches!(self.kind, Kind::Time(_))
+    }
 }
 
 #[derive(Clone, Debug, Default)]
 pub(super) struct Pattern {
     before: String,
-    /// The fields, each with the text after it.
-    pub(super) columns: Vec<(Field, String)>,
+    pub(super) fields: Vec<Field>,
     /// Whether other fields may follow, after a blank.
     goes_on: bool,
 }
@@ -57,22 +64,22 @@ pub(super) type Mismatch = (usize, String);
 
 impl Pattern {
     pub(super) fn push_text(&mut self, text: &str) {
-        self.columns.last_mut().map_or(&mut self.before, |(_, after)| after).push_str(text);
+        self.fields.last_mut().map_or(&mut self.before, |field| &mut field.after).push_str(text);
     }
 
-    pub(super) fn push_field(&mut self, field: Field) {
-        self.columns.push((field, String::new()));
+    pub(super) fn push_field(&mut self, name: impl Into<String>, kind: Kind) {
+        self.fields.push(Field { name: name.into(), kind, after: String::new() });
     }
 
     /// Returns the reason if lines cannot be divided by this pattern.
     pub(super) fn checked(self, goes_on: bool) -> Result<Self, String> {
-        if let Some(pair) = self.columns.windows(2).find(|pair| pair[0].1.is_empty()) {
-            let [first, second] = [&pair[0].0.name, &pair[1].0.name];
+        if let Some([first, second]) = self.fields.array_windows().find(|[first, _]| first.after.is_empty()) {
+            let [first, second] = [&first.name, &second.name];
             return Err(format!(
                 "nothing is between the fields {first} and {second}, so a line cannot be divided there"
             ));
         }
-        let times: Vec<&Field> = self.fields().filter(|field| matches!(field.kind, Kind::Time(_))).collect();
+        let times: Vec<&Field> = self.fields.iter().filter(|field| field.is_time()).collect();
         match times[..] {
             [Field { kind: Kind::Time(form), .. }] => form.check().map(|()| Self { goes_on, ..self }),
             [] => {
@@ -84,24 +91,19 @@ impl Pattern {
         }
     }
 
-    pub(super) fn fields(&self) -> impl Iterator<Item = &Field> {
-        self.columns.iter().map(|(field, _)| field)
-    }
-
     /// Whether a line may have been cut, as at a rotation of the file, if it has the format up to this field: it has its time.
     pub(super) fn may_be_cut_at(&self, place: usize) -> bool {
-        self.fields().take(place).any(|field| matches!(field.kind, Kind::Time(_)))
+        self.fields.iter().take(place).any(Field::is_time)
     }
 
     /// Whether a line has the format up to the time.
     pub(super) fn reads_time_of(&self, line: &str) -> bool {
-        let mut columns = self.columns.clone();
-        columns.truncate(self.fields().take_while(|field| !matches!(field.kind, Kind::Time(_))).count() + 1);
-        columns
-            .iter_mut()
-            .skip_while(|(field, _)| !matches!(field.kind, Kind::Time(_)))
-            .for_each(|(_, next)| next.clear());
-        Self { before: self.before.clone(), columns, goes_on: true }.divide(line, &Renamed::new()).is_ok()
+        let mut begin = Self { goes_on: true, ..self.clone() };
+        if let Some(place) = begin.fields.iter().position(Field::is_time) {
+            begin.fields.truncate(place + 1);
+            begin.fields[place].after.clear();
+        }
+        begin.divide(line, &Renamed::new()).is_ok()
     }
 
     pub(super) fn divide<'a>(&'a self, line: &'a str, renamed: &'a Renamed) -> Result<LogLine<'a>, Mismatch> {
@@ -109,7 +111,7 @@ impl Pattern {
             pattern: self,
             line,
             tried: HashMap::new(),
-            found: vec![None; self.columns.len()],
+            found: vec![None; self.fields.len()],
             divided: LogLine { at: 0, fields: Vec::new(), ambiguous: Vec::new(), renamed },
             mismatch: None,
             work: 0,
@@ -124,12 +126,10 @@ impl Pattern {
         }
         let value = |value: Option<Cow<'a, str>>| value.filter(|value| value != "-").unwrap_or_default();
         divided.fields =
-            self.fields().zip(found).map(|(field, found)| (field.name.as_str().into(), value(found))).collect();
+            self.fields.iter().zip(found).map(|(field, found)| (field.name.as_str().into(), value(found))).collect();
         let reason = match () {
             () if work > MOST_WORK => "it can be read in too many ways",
-            () if divided.ambiguous.iter().any(|field| matches!(field.kind, Kind::Time(_))) => {
-                "it can be read with several times"
-            }
+            () if divided.ambiguous.iter().any(|field| field.is_time()) => "it can be read with several times",
             () => return Ok(divided),
         };
         Err((divided.fields.len(), reason.to_owned()))
@@ -156,8 +156,8 @@ struct Readings<'a> {
 impl<'a> Readings<'a> {
     /// Reads the fields from this one on in the rest of the line. Returns whether that is possible.
     fn read(&mut self, place: usize, rest: &'a str) -> bool {
-        if place == self.pattern.columns.len() {
-            let last = self.pattern.fields().last().map_or("", |field| &field.name);
+        if place == self.pattern.fields.len() {
+            let last = self.pattern.fields.last().map_or("", |field| &field.name);
             return rest.is_empty()
                 || (self.pattern.goes_on && rest.starts_with(' '))
                 || self.refuse(place, || format!("after {last}, the line goes on: \"{}\"", shortened(rest, SHOWN)));
@@ -171,7 +171,7 @@ impl<'a> Readings<'a> {
     }
 
     fn read_field(&mut self, place: usize, rest: &'a str) -> bool {
-        let (Field { name, kind }, next) = &self.pattern.columns[place];
+        let Field { name, kind, after: next } = &self.pattern.fields[place];
         if next.starts_with('"') {
             let (value, after) = until_quote(rest);
             return self.try_value(place, value, after.unwrap_or_default());
@@ -210,7 +210,8 @@ impl<'a> Readings<'a> {
     /// Reads on after a field with this value. `rest`: what follows it.
     fn try_value(&mut self, place: usize, value: Cow<'a, str>, rest: &'a str) -> bool {
         self.work += value.len() + 1;
-        let (field, next) = &self.pattern.columns[place];
+        let field = &self.pattern.fields[place];
+        let next = &field.after;
         let at = match check(field, &value) {
             Err(wrong) => {
                 let is_shown = !wrong[0].is_empty();
@@ -260,7 +261,7 @@ fn after<'l>(text: &'l str, literal: &str) -> Option<&'l str> {
 }
 
 /// The time, if the value is one; or what is wrong with it, in three parts: only the text of the reason that is shown is made.
-fn check<'f>(Field { name, kind }: &'f Field, value: &str) -> Result<Option<i64>, [&'f str; 3]> {
+fn check<'f>(Field { name, kind, .. }: &'f Field, value: &str) -> Result<Option<i64>, [&'f str; 3]> {
     let is_number = |text: &str| {
         let (whole, fraction) = text.split_once('.').unwrap_or((text, ""));
         text == "-" || [whole, fraction].iter().all(|part| part.bytes().all(|byte| byte.is_ascii_digit()))
