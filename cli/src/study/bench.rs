@@ -86,7 +86,7 @@ async fn bench(args: &BenchArgs, running: &Running, setup: &BenchSetup) -> Resul
         String::new(),
         row("", ["decisions/s", "p50 ms", "p99 ms", "calls/batch", "retries"].map(str::to_owned)),
     ])?;
-    let works = Work::all(args.callers);
+    let works = works(args.callers);
     let progress = Progress::parts("measuring the round trip", 1 + works.len() * setup.limiters.len() * TURNS as usize);
     let round_trip = round_trip(running, args.seconds).await?;
     progress.add(1);
@@ -218,18 +218,15 @@ struct Work {
 
 const DENIED: &str = "all-denied";
 
-impl Work {
-    /// All measurements with so many callers.
-    fn all(callers: u32) -> [Self; 4] {
-        let work = |name, callers, keys, title| Self { name, callers, keys, title };
-        let many = many(callers.into(), "caller");
-        [
-            work("lone-caller", 1, 1, "a lone caller".to_owned()),
-            work("one-key", callers, 1, format!("{many}, one key")),
-            work("many-keys", callers, 10_000, format!("{many}, 10,000 keys")),
-            work(DENIED, callers, 1, format!("{many}, all denied")),
-        ]
-    }
+fn works(callers: u32) -> [Work; 4] {
+    let work = |name, callers, keys, title| Work { name, callers, keys, title };
+    let many = many(callers.into(), "caller");
+    [
+        work("lone-caller", 1, 1, "a lone caller".to_owned()),
+        work("one-key", callers, 1, format!("{many}, one key")),
+        work("many-keys", callers, 10_000, format!("{many}, 10,000 keys")),
+        work(DENIED, callers, 1, format!("{many}, all denied")),
+    ]
 }
 
 async fn round_trip(running: &Running, time: Duration) -> Result<Latency> {

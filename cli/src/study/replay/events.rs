@@ -68,10 +68,8 @@ impl Event {
     /// Formats the event as a line that [`parse`](Self::parse) reads. Every field is written, the time as a decimal number.
     pub fn to_line(&self) -> String {
         let part = |item: &Item| {
-            let leave = match item.headroom() {
-                Headroom::Tokens(tokens) => tokens,
-                _ => 0.0, // No event has another headroom.
-            };
+            // No event has another headroom.
+            let leave = if let Headroom::Tokens(tokens) = item.headroom() { tokens } else { 0.0 };
             let (limit, key, count) = (item.limit_name(), item.key().as_str(), item.tokens());
             json!({"limit": limit, "key": key, "count": count, "leave": leave})
         };

@@ -7,6 +7,7 @@ mod sandbox;
 mod tally;
 
 use std::collections::HashSet;
+use std::iter;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
@@ -76,10 +77,8 @@ pub(crate) async fn run(args: ReplayArgs, database: Database) -> Result<()> {
     let why = "no limits given: use --limits FILE, or store them with `pg-limiter limits apply`";
     let recording = read(&args, sourced.ok_or_else(|| CliError::usage(why))?)?;
     recording.summary.notes.iter().for_each(output::note);
-    let mut panels = match file {
-        Some(_) => panels(&recording, &args.plot, args.only_key.as_deref())?,
-        None => Vec::new(),
-    };
+    let is_drawn = file.is_some();
+    let mut panels = if is_drawn { panels(&recording, &args.plot, args.only_key.as_deref())? } else { Vec::new() };
     let running = database.start(false).await?;
     let mut sandbox = Sandbox::open(&running).await?;
     let calls = usize::try_from(recording.summary.calls).unwrap_or(usize::MAX);
@@ -108,7 +107,7 @@ async fn replay(
         let mut pass = recording.pass(applied, questions(panels, applied), &Progress::hidden())?;
         let mut replayed = 0;
         loop {
-            let chunk: Vec<_> = pass.by_ref().take(CHUNK).collect();
+            let chunk: Vec<_> = iter::from_fn(|| pass.next().transpose()).take(CHUNK).collect();
             if chunk.is_empty() {
                 break;
             }

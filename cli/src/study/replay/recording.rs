@@ -59,7 +59,7 @@ impl Recording {
         let mut summary = Summary { resolution: SECOND, ..Summary::default() };
         let applied = recording.passes().into_iter().next().flatten();
         let mut pass = recording.pass(applied, Vec::new(), &progress)?;
-        while let Some(next) = pass.next() {
+        while let Some(next) = pass.next().transpose() {
             pass.leases.decided();
             match next {
                 Ok(timed) => summary.add(&timed, recording.log.as_ref()),
@@ -237,25 +237,16 @@ impl Pass<'_> {
         self.waiting.insert((at, place), (number, parsed));
         Ok(true)
     }
-}
 
-impl Iterator for Pass<'_> {
-    type Item = Result<Timed<Purpose>, Fault>;
-
-    fn next(&mut self) -> Option<Self::Item> {
-        while self.waiting.len() <= self.recording.window {
-            match self.read_line() {
-                Ok(true) => {}
-                Ok(false) => break,
-                Err(fault) => return Some(Err(fault)),
-            }
-        }
+    pub(super) fn next(&mut self) -> Result<Option<Timed<Purpose>>, Fault> {
+        while self.waiting.len() <= self.recording.window && self.read_line()? {}
         let next = self.waiting.first_entry();
         let is_due = |question: &Timed<Purpose>| next.as_ref().is_none_or(|next| question.at <= next.key().0);
         if let Some(question) = self.questions.next_if(is_due) {
-            return Some(Ok(question));
+            return Ok(Some(question));
         }
-        let next = next.filter(|next| !matches!(&next.get().1, Parsed::Event(event) if self.leases.is_open(event)))?;
+        let is_open = |parsed: &Parsed| matches!(parsed, Parsed::Event(event) if self.leases.is_open(event));
+        let Some(next) = next.filter(|next| !is_open(&next.get().1)) else { return Ok(None) };
         let ((at, place), (number, parsed)) = next.remove_entry();
         self.last = Some(at);
         let (op, call, lease) = match parsed {
@@ -265,8 +256,8 @@ impl Iterator for Pass<'_> {
             }
             Parsed::Event(event) => (event.op, self.leases.call_of(&event, place, &self.recording.limits), event.lease),
         };
-        let bad = |reason: String| Fault::Line(UnreadableLine { place, number, ..reason.into() });
-        Some(call.map(|call| Timed { at, op, call, tag: Purpose::Line(place, lease) }).map_err(bad))
+        let call = call.map_err(|reason| Fault::Line(UnreadableLine { place, number, ..reason.into() }))?;
+        Ok(Some(Timed { at, op, call, tag: Purpose::Line(place, lease) }))
     }
 }
 
@@ -309,6 +300,8 @@ fn text_of<'l>(line: &'l [u8], before: &str) -> Cow<'l, str> {
 
 #[cfg(test)]
 mod tests {
+    use std::iter;
+
     use super::*;
 
     fn pass_over(questions: &[i64], calls: &[i64]) -> String {
@@ -318,9 +311,9 @@ mod tests {
         let recording = Recording::read(source, None, Limits::new(), &args).unwrap();
         let (op, call, tag) = (Op::Check, Call::from(("a", "")), || Purpose::Balance(0));
         let question = |at: &i64| Timed { at: at * 1000, op, call: call.clone(), tag: tag() };
-        let pass = recording.pass(None, questions.iter().map(question).collect(), &Progress::hidden()).unwrap();
-        let timed = |next: Result<Timed<Purpose>, Fault>| next.unwrap_or_else(|_| panic!("a call"));
-        pass.map(timed).map(|timed| format!("{} {}, ", timed.op.as_str(), timed.at / 1000)).collect()
+        let mut pass = recording.pass(None, questions.iter().map(question).collect(), &Progress::hidden()).unwrap();
+        let next = || pass.next().unwrap_or_else(|_| panic!("a call"));
+        iter::from_fn(next).map(|timed| format!("{} {}, ", timed.op.as_str(), timed.at / 1000)).collect()
     }
 
     #[test]

@@ -111,14 +111,13 @@ impl LogKey {
              to --log-format, or name another with --trusted-header"
         );
         CliError::refuse_if(has_field && has_proxies && !has_header, why)?;
-        if has_field || has_header {
-            return Ok(Self { name, field, client, header, header_field, has_proxies });
-        }
         let named = names().filter(|name| format.has(name)).map(str::to_owned);
         let own = format.own_names().map(|name| format!("${name}"));
         let mut seen = HashSet::new();
         let all: Vec<String> = named.chain(own).filter(|name| seen.insert(name.clone())).collect();
-        Err(CliError::usage(format!("--key {name}: the log format has no such field; it has {}", all.join(", "))))
+        let why = format_args!("--key {name}: the log format has no such field; it has {}", all.join(", "));
+        CliError::refuse_if(!has_field && !has_header, why)?;
+        Ok(Self { name, field, client, header, header_field, has_proxies })
     }
 
     /// The key of a request, and whether the request lacks the needed field. Returns the reason if the field is no key.

@@ -80,15 +80,15 @@ impl Pattern {
             ));
         }
         let times: Vec<&Field> = self.fields.iter().filter(|field| field.is_time()).collect();
-        match times[..] {
-            [Field { kind: Kind::Time(form), .. }] => form.check().map(|()| Self { goes_on, ..self }),
+        let wrong = match times[..] {
+            [Field { kind: Kind::Time(form), .. }] => return form.check().map(|()| Self { goes_on, ..self }),
             [] => {
-                Err("it has no time: add $time_local, or %t for Apache; if only a log collector writes one, leave out \
-                       the collector's name, and write its text into the format, as in '$time_iso8601 ..'"
-                    .to_owned())
+                "it has no time: add $time_local, or %t for Apache; if only a log collector writes one, leave out the \
+                 collector's name, and write its text into the format, as in '$time_iso8601 ..'"
             }
-            _ => Err("it has several times: leave out all but one".to_owned()),
-        }
+            _ => "it has several times: leave out all but one",
+        };
+        Err(wrong.to_owned())
     }
 
     /// Whether a line may have been cut, as at a rotation of the file, if it has the format up to this field: it has its time.
@@ -268,10 +268,7 @@ fn check<'f>(Field { name, kind, .. }: &'f Field, value: &str) -> Result<Option<
     };
     let is_word = |text: &str| !text.contains(' ') && !text.ends_with(',') && text != ":";
     match kind {
-        Kind::Time(form) => match form.micros(value) {
-            None => Err(["is not a time like ", form.example(), ""]),
-            at => Ok(at),
-        },
+        Kind::Time(form) => form.micros(value).map(Some).ok_or(["is not a time like ", form.example(), ""]),
         Kind::Address | Kind::Number | Kind::Word | Kind::Host if value.is_empty() => Err(["", name, " is missing"]),
         Kind::Address if value != UNIX && address(value).is_none() => Err([NO_ADDRESS, name, " must be"]),
         Kind::Number if !is_number(value) => Err(["is no number for ", name, ""]),
@@ -309,10 +306,8 @@ fn until_quote(text: &str) -> (Cow<'_, str>, Option<&str>) {
         is_end
     };
     // A quote is one byte, so both ends are at character boundaries.
-    let (inside, after) = match text.bytes().position(is_end) {
-        Some(end) => (&text[..end], Some(&text[end..])),
-        None => (text, None),
-    };
+    let end = text.bytes().position(is_end);
+    let (inside, after) = (&text[..end.unwrap_or(text.len())], end.map(|end| &text[end..]));
     (if inside.contains('\\') { ESCAPED.replace_all(inside, "$1") } else { inside.into() }, after)
 }
 
