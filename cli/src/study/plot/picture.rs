@@ -14,7 +14,6 @@ use crate::study::plot::axes::{Clock, TimeAxis, length_name, marks, short, time_
 use crate::study::plot::panel::{Bar, Panel};
 use crate::text::{grouped, one_line, percent_of, shortened, tokens};
 
-#[derive(Clone, Debug)]
 pub(crate) struct Picture {
     pub(crate) heading: String,
     pub(crate) clock: Clock,
@@ -81,7 +80,7 @@ impl Picture {
             let (totals, middle) = (totals(panel), top + TITLE - 26);
             let room = RIGHT - LEFT - width(area, &totals, SMALL)? - 32;
             text(area, &totals, (RIGHT, middle), HPos::Right, SMALL)?;
-            text(area, &fitting(area, &panel.title(), MEDIUM, room)?, (LEFT, middle), HPos::Left, MEDIUM)?;
+            text(area, &fitting(area, &panel.title, MEDIUM, room)?, (LEFT, middle), HPos::Left, MEDIUM)?;
             // The panels share the time axis below the last one.
             let has_times = place + 1 == self.panels.len() && has_calls;
             let strip = Strip { area, panel, time: time_axis(self.clock, panel.bins), is_bitmap };

@@ -170,9 +170,9 @@ fn panels(recording: &Recording, args: &PlotArgs, only_key: Option<&str>) -> Res
     let panel = |(name, keys): (Arc<str>, HashSet<Arc<str>>)| {
         let all = keys.len();
         let is_one = only_key.is_some() || all <= 1;
-        let about = if is_one { String::new() } else { format!("{} keys together", grouped(all as u64)) };
+        let about = if is_one { String::new() } else { format!("; {} keys together", grouped(all as u64)) };
         let key = only_key.clone().or_else(|| keys.into_iter().next().filter(|_| is_one));
-        Some(Panel::new(&name, *limits.get(&name)?, about, bins, key))
+        Some(Panel::new(&name, *limits.get(&name)?, &about, bins, key))
     };
     Ok(buckets.into_iter().filter_map(panel).collect())
 }

@@ -64,7 +64,6 @@ impl Sandbox {
 pub(crate) const CHUNK: usize = 250;
 
 /// A call, its time in microseconds since the Unix epoch, and what identifies it to the caller of [`Sandbox::decide`].
-#[derive(Clone, Debug)]
 pub(crate) struct Timed<T> {
     pub(crate) at: i64,
     pub(crate) op: Op,

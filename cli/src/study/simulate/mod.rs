@@ -75,7 +75,7 @@ impl<'a> Prepared<'a> {
         let mut simulated = Vec::new();
         for (name, limit) in &self.named {
             let key = with_balance.then(|| self.args.key.as_str().into());
-            let panel = Panel::new(name, *limit, String::new(), self.bins, key);
+            let panel = Panel::new(name, *limit, "", self.bins, key);
             simulated.push(self.play(panel, sandbox, progress).await?);
         }
         Ok(simulated)
@@ -259,7 +259,7 @@ fn table(traffic: &str, simulated: &[Simulated], retry: bool) -> Vec<String> {
     let has_slots = |(panel, _): &Simulated| panel.has_slots();
     let (slots, periods) = (simulated.iter().any(has_slots), !simulated.iter().all(has_slots));
     let columns: [Column<'_, Simulated>; 12] = [
-        ("LIMIT", true, |(panel, _)| panel.title()),
+        ("LIMIT", true, |(panel, _)| panel.title.clone()),
         ("OFFERED", true, |(panel, _)| grouped(panel.calls)),
         ("ADMITTED", true, |(_, outcome)| grouped(outcome.admitted)),
         ("RESERVED", reserved, |(_, outcome)| grouped(outcome.reserved)),

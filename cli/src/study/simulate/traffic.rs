@@ -183,7 +183,6 @@ pub(super) struct Pace {
 }
 
 /// Traffic from time 0 on. Lengths are in microseconds; `burst`, a number of calls, `pause` and `hold` are averages.
-#[derive(Clone, Copy, Debug, PartialEq)]
 pub(super) struct Traffic {
     shape: Shape,
     /// The average rate; for bursts, the rate within a burst.

@@ -56,7 +56,6 @@ fn networks(text: &str) -> Result<String, InvalidNetworks> {
     text.parse::<TrustedProxies>().map(|_| text.to_owned())
 }
 
-#[derive(Clone, Debug)]
 pub(crate) struct LogKey {
     /// As the user writes it.
     pub(crate) name: String,
