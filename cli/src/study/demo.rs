@@ -261,7 +261,6 @@ impl Stage {
         dropped.map(drop).map_err(left)
     }
 
-    /// Begins a scene with these limits.
     async fn scene<K>(
         &mut self,
         title: &str,

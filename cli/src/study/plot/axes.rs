@@ -168,9 +168,8 @@ fn date_time(micros: i64) -> DateTime {
 fn times(from: i64, to: i64, step: i64) -> BTreeMap<i64, String> {
     let name = |at: i64| {
         let format = match step {
-            _ if step >= DAY => "%d %b",
             // Midnight is labelled with the date.
-            _ if at.rem_euclid(DAY) == 0 && to - from > DAY / 2 => "%d %b",
+            _ if step >= DAY || at.rem_euclid(DAY) == 0 && to - from > DAY / 2 => "%d %b",
             _ if step >= MINUTE => "%H:%M",
             _ if step >= SECOND => "%H:%M:%S",
             _ => "%H:%M:%S%.f",
@@ -265,12 +264,10 @@ mod tests {
 
     #[test]
     fn bars_have_a_round_length_and_hold_every_moment() {
-        // A single moment has one bar.
         let one = bins(-1, -1);
         assert_eq!(one, Bins { from: -SECOND, width: SECOND, len: 1 });
         assert_eq!((one.place(-1), one.start(0), one.end()), (0, -SECOND, 0));
         assert_eq!(bins(0, 300 * SECOND - 1), Bins { from: 0, width: 2 * SECOND, len: 150 });
-        // Four centuries.
         let all = bins(*YEARS.start(), *YEARS.end());
         assert!(all.width == 1000 * DAY && all.len < 150 && all.end() > *YEARS.end(), "{all:?}");
         for (first, last) in [(0, 1), (7, 12_345), (-3 * HOUR, 5), (1_431_857_103_000_000, 1_431_943_503_000_000)] {
