@@ -13,7 +13,7 @@ use crate::study::cleaned;
 use crate::text::{grouped, tokens};
 use crate::{CliError, Database, Progress, Result, Running, json, output};
 use pg_limiter::migrate::Migrator;
-use pg_limiter::{Call, Decision, Error, Item, Limit, LimitBuilder, LimitState, Limiter, Limits, Schema};
+use pg_limiter::{Call, Decision, Error, InvalidLimit, Item, Limit, LimitState, Limiter, Limits, Schema};
 
 #[derive(Args, Debug)]
 pub(crate) struct DemoArgs {
@@ -47,7 +47,7 @@ async fn show(stage: &mut Stage) -> Result<()> {
 async fn token_bucket(stage: &mut Stage) -> Result<()> {
     let limit = Limit::token_bucket(2, Duration::from_secs(1)).capacity(10);
     let about = "2 tokens per second for each user, at most 10";
-    let limiter = stage.scene("Token bucket", about, [("requests", limit)]).await?;
+    let limiter = stage.scene("Token bucket", about, Limits::new().define("requests", limit)).await?;
     for call in 1..=20 {
         if stage.call(&format!("call {call}"), &limiter, ("requests", "franck")).await?.is_some() {
             break;
@@ -68,7 +68,7 @@ async fn token_bucket(stage: &mut Stage) -> Result<()> {
 async fn sliding_window(stage: &mut Stage) -> Result<()> {
     let limit = Limit::sliding_window(5, Duration::from_secs(2)).resolution(4);
     let about = "at most 5 calls in the last 2 seconds, counted in 4 sub-intervals";
-    let limiter = stage.scene("Sliding window", about, [("searches", limit)]).await?;
+    let limiter = stage.scene("Sliding window", about, Limits::new().define("searches", limit)).await?;
     let mut promise = None;
     for call in 1..=7 {
         let retry_after = stage.call(&format!("call {call}"), &limiter, ("searches", "u1")).await?;
@@ -86,7 +86,7 @@ async fn sliding_window(stage: &mut Stage) -> Result<()> {
 async fn reservation(stage: &mut Stage) -> Result<()> {
     let limit = Limit::token_bucket(2, Duration::from_secs(1)).capacity(1);
     let about = "2 jobs per second, at most 1 at once; the others wait for their reservation";
-    let limiter = stage.scene("Reservations", about, [("jobs", limit)]).await?;
+    let limiter = stage.scene("Reservations", about, Limits::new().define("jobs", limit)).await?;
     let begin = Instant::now();
     let mut waiting = Vec::new();
     for job in 1..=5 {
@@ -119,7 +119,7 @@ enum AppError {
 async fn together(stage: &mut Stage) -> Result<()> {
     let limit = |capacity: u32| Limit::token_bucket(1, Duration::from_secs(3600)).capacity(capacity);
     let about = "a limit per user, a limit per organisation and an INSERT, in one transaction";
-    let limits = [("per_user", limit(2)), ("per_org", limit(5))];
+    let limits = Limits::new().define("per_user", limit(2)).and_then(|limits| limits.define("per_org", limit(5)));
     let limiter = stage.scene("With your own writes", about, limits).await?;
     let table = format!("{}.messages", stage.running.schema.quoted());
     sqlx::raw_sql(AssertSqlSafe(format!("CREATE TABLE {table} (author text)"))).execute(&stage.pool).await?;
@@ -178,7 +178,7 @@ async fn hammer(stage: &mut Stage) -> Result<()> {
     // The rate is so slow that no token is refilled during the demo.
     let limit = Limit::token_bucket(1, Duration::from_secs(86_400)).capacity(ALLOWS);
     let about = format!("{TASKS} concurrent tasks on one key with {ALLOWS} tokens");
-    let limiter = stage.scene("Exact under load", &about, [("tickets", limit)]).await?;
+    let limiter = stage.scene("Exact under load", &about, Limits::new().define("tickets", limit)).await?;
     let begin = Instant::now();
     let mut tasks = JoinSet::new();
     for _ in 0..TASKS {
@@ -261,12 +261,7 @@ impl Stage {
         dropped.map(drop).map_err(left)
     }
 
-    async fn scene<K>(
-        &mut self,
-        title: &str,
-        about: &str,
-        limits: impl IntoIterator<Item = (&str, LimitBuilder<K>)>,
-    ) -> Result<Limiter> {
+    async fn scene(&mut self, title: &str, about: &str, limits: Result<Limits, InvalidLimit>) -> Result<Limiter> {
         if self.scene > 0 {
             self.progress.add(1);
             tokio::time::sleep(Duration::from_millis(700)).await;
@@ -274,9 +269,7 @@ impl Stage {
         self.scene += 1;
         let line = format!("\n{}  {about}", paint(BOLD, &format!("{}. {title}", self.scene)));
         self.show(line, None, json!({"title": title, "limit": about}))?;
-        let define = |limits: Limits, (name, limit)| limits.define(name, limit);
-        let limits = limits.into_iter().try_fold(Limits::new(), define).map_err(CliError::usage)?;
-        Ok(self.running.limiter_on(self.pool.clone(), limits, None))
+        Ok(self.running.limiter_on(self.pool.clone(), limits.map_err(CliError::usage)?, None))
     }
 
     fn show(&self, line: String, step: Option<&str>, object: Value) -> Result<()> {

@@ -18,7 +18,7 @@ use crate::study::bad_lines::LineArgs;
 use crate::study::lines::Source;
 use crate::study::plot::{Bar, Bins, Clock, Panel, Picture, PlotArgs};
 use crate::study::replay::recording::{Fault, Log, Recording};
-use crate::study::replay::sandbox::Purpose;
+use crate::study::replay::sandbox::{Asked, Purpose};
 use crate::study::replay::tally::{Decisions, Tally, table};
 use crate::study::{defined, named};
 use crate::text::{describe, escaped, grouped};
@@ -178,7 +178,7 @@ fn panels(recording: &Recording, args: &PlotArgs, only_key: Option<&str>) -> Res
 }
 
 /// The questions for the balances to draw, in the order of time. `applied`: for an access log, the limit of the pass.
-fn questions(panels: &[Panel], applied: Option<&Arc<str>>) -> Vec<Timed<Purpose>> {
+fn questions(panels: &[Panel], applied: Option<&Arc<str>>) -> Vec<Asked> {
     let mut questions = Vec::new();
     for (place, panel) in panels.iter().enumerate() {
         let is_decided = applied.is_none_or(|name| *name == panel.name);
@@ -192,7 +192,7 @@ fn questions(panels: &[Panel], applied: Option<&Arc<str>>) -> Vec<Timed<Purpose>
 }
 
 /// Adds a call of the recording, or the answer to one of the questions.
-fn add(panels: &mut [Panel], timed: &Timed<Purpose>, decision: &Result<Decision, InvalidCall>) {
+fn add(panels: &mut [Panel], timed: &Asked, decision: &Result<Decision, InvalidCall>) {
     let Ok(decision) = decision else { return };
     if let Purpose::Balance(panel) = timed.tag {
         panels[panel].balance(timed.at, decision.remaining());

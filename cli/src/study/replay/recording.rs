@@ -14,7 +14,7 @@ use crate::study::replay::Event;
 use crate::study::replay::access_log::format::{LogFormat, of_known_format};
 use crate::study::replay::access_log::key::{LogKey, LogOptions};
 use crate::study::replay::events::Leases;
-use crate::study::replay::sandbox::{Purpose, Timed};
+use crate::study::replay::sandbox::{Asked, Purpose, Timed};
 use crate::text::grouped;
 use crate::{CliError, Progress, Result};
 use pg_limiter::{Call, Limit, Limits, Op};
@@ -128,18 +128,18 @@ impl Recording {
         CliError::refuse_if((lines, calls) != (first.lines, first.calls), why)
     }
 
-    /// `applied`: for an access log, the limit that this pass applies. `questions`: in the order of time.
+    /// `limit`: for an access log, the one that this pass applies. `questions`: in the order of time.
     pub(super) fn pass(
         &self,
-        applied: Option<&Arc<str>>,
-        questions: Vec<Timed<Purpose>>,
+        limit: Option<&Arc<str>>,
+        questions: Vec<Asked>,
         progress: &Progress,
     ) -> Result<Pass<'_>> {
         Ok(Pass {
             recording: self,
             questions: questions.into_iter().peekable(),
             lines: self.source.lines(self.log.is_none(), progress)?,
-            limit: applied.cloned().unwrap_or_default(),
+            limit: limit.cloned().unwrap_or_default(),
             leases: Leases::default(),
             waiting: BTreeMap::new(),
             last: None,
@@ -171,7 +171,7 @@ impl Recording {
 }
 
 impl Summary {
-    fn add(&mut self, timed: &Timed<Purpose>, log: Option<&Log>) {
+    fn add(&mut self, timed: &Asked, log: Option<&Log>) {
         self.calls += 1;
         self.span = Some((self.span.map_or(timed.at, |(first, _)| first), timed.at));
         self.resolution = finer(self.resolution, timed.at);
@@ -197,7 +197,7 @@ pub(super) enum Fault {
 /// It pauses before a call that depends on decisions on others.
 pub(super) struct Pass<'r> {
     recording: &'r Recording,
-    questions: Peekable<IntoIter<Timed<Purpose>>>,
+    questions: Peekable<IntoIter<Asked>>,
     lines: Lines<'r>,
     /// The limit that is applied to an access log.
     limit: Arc<str>,
@@ -238,10 +238,10 @@ impl Pass<'_> {
         Ok(true)
     }
 
-    pub(super) fn next(&mut self) -> Result<Option<Timed<Purpose>>, Fault> {
+    pub(super) fn next(&mut self) -> Result<Option<Asked>, Fault> {
         while self.waiting.len() <= self.recording.window && self.read_line()? {}
         let next = self.waiting.first_entry();
-        let is_due = |question: &Timed<Purpose>| next.as_ref().is_none_or(|next| question.at <= next.key().0);
+        let is_due = |question: &Asked| next.as_ref().is_none_or(|next| question.at <= next.key().0);
         if let Some(question) = self.questions.next_if(is_due) {
             return Ok(Some(question));
         }

@@ -71,6 +71,9 @@ pub(crate) struct Timed<T> {
     pub(crate) tag: T,
 }
 
+/// A call of a recording, or a question between its calls.
+pub(super) type Asked = Timed<Purpose>;
+
 pub(super) enum Purpose {
     /// The call of a line, and the name that the file gives to its lease.
     Line(usize, Option<String>),
