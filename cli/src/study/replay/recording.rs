@@ -128,16 +128,11 @@ impl Recording {
         CliError::refuse_if((lines, calls) != (first.lines, first.calls), why)
     }
 
-    /// `limit`: for an access log, the one that this pass applies. `questions`: in the order of time.
-    pub(super) fn pass(
-        &self,
-        limit: Option<&Arc<str>>,
-        questions: Vec<Asked>,
-        progress: &Progress,
-    ) -> Result<Pass<'_>> {
+    /// `limit`: for an access log, the one that this pass applies. `between`: questions in the order of time.
+    pub(super) fn pass(&self, limit: Option<&Arc<str>>, between: Vec<Asked>, progress: &Progress) -> Result<Pass<'_>> {
         Ok(Pass {
             recording: self,
-            questions: questions.into_iter().peekable(),
+            questions: between.into_iter().peekable(),
             lines: self.source.lines(self.log.is_none(), progress)?,
             limit: limit.cloned().unwrap_or_default(),
             leases: Leases::default(),
