@@ -194,13 +194,11 @@ pub(super) struct Pass<'r> {
     recording: &'r Recording,
     questions: Peekable<IntoIter<Asked>>,
     lines: Lines<'r>,
-    /// The limit that is applied to an access log.
     limit: Arc<str>,
     pub(super) leases: Leases,
     /// The window: the numbers of lines and what they have, by time. Lines with the same time keep their order.
     waiting: BTreeMap<(i64, usize), (usize, Parsed)>,
     last: Option<i64>,
-    /// The number of lines that were read.
     pub(super) read: u64,
     /// The number of requests that lack the field which the key needs.
     lacking: u64,

@@ -102,13 +102,13 @@ impl<'a> Prepared<'a> {
             let chunk: Vec<_> = iter::from_fn(next).take(CHUNK).map(|step| self.timed(&name, step)).collect();
             for (timed, decision) in sandbox.decide(chunk, limits).await? {
                 let decision = decision.map_err(CliError::usage)?;
+                if let Step::Release(lease) = timed.tag
+                    && let Some(since) = held.remove(&lease)
+                {
+                    slots += held_for(since, timed.at);
+                    outcome.lost += u64::from(!decision.is_allowed());
+                }
                 let Step::Call(nth, lease) = timed.tag else {
-                    if let Step::Release(lease) = timed.tag
-                        && let Some(since) = held.remove(&lease)
-                    {
-                        slots += held_for(since, timed.at);
-                        outcome.lost += u64::from(!decision.is_allowed());
-                    }
                     panel.balance(timed.at, decision.remaining());
                     continue;
                 };
@@ -121,17 +121,15 @@ impl<'a> Prepared<'a> {
                         held.insert(lease, timed.at);
                         outcome.most_held = outcome.most_held.max(panel.limit.capacity() - decision.remaining());
                     }
-                    continue;
-                }
-                if !retry {
+                } else if retry {
+                    let wait = wait.and_then(|wait| i64::try_from(wait.as_micros()).ok()).unwrap_or(i64::MAX);
+                    // Retrying after a wait of 0 would loop forever.
+                    let again = timed.at.saturating_add(wait.max(1));
+                    if again < traffic.length {
+                        self.ask(&limit, again, nth, &mut asked);
+                    }
+                } else {
                     outcome.longest_wait = outcome.longest_wait.max(wait.unwrap_or_default());
-                    continue;
-                }
-                let wait = wait.and_then(|wait| i64::try_from(wait.as_micros()).ok()).unwrap_or(i64::MAX);
-                // Retrying after a wait of 0 would loop forever.
-                let again = timed.at.saturating_add(wait.max(1));
-                if again < traffic.length {
-                    self.ask(&limit, again, nth, &mut asked);
                 }
             }
             let most = grouped(MOST_CALLS as u64);
@@ -246,7 +244,6 @@ impl Outcome {
     }
 }
 
-/// One limit, and the outcome of the calls to it.
 type Simulated = (Panel, Outcome);
 
 /// `None` for slots, which have no period.
