@@ -4,8 +4,8 @@ use std::collections::HashSet;
 
 use clap::Args;
 
-use crate::error::{CliError, Result};
 use crate::text::{grouped, one_line, percent_of};
+use crate::{CliError, Result};
 
 const SHOWN: usize = 5;
 /// If so many lines are read and none is readable, the rest is not tried, unless the user gave a bound.
@@ -55,9 +55,7 @@ impl<'a> BadLines<'a> {
     pub(crate) fn add(&mut self, mut line: UnreadableLine, read: u64) -> Result<()> {
         line.reason = one_line(&line.reason); // It quotes the line, which may have line breaks as JSON has them.
         line.hint = line.hint.as_deref().map(one_line);
-        if self.args.strict {
-            return Err(CliError::usage(self.of(&line)));
-        }
+        CliError::refuse_if(self.args.strict, self.of(&line))?;
         self.count += 1;
         self.of_other_formats += u64::from(line.is_other_format);
         if self.first.len() < SHOWN {

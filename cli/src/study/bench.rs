@@ -13,12 +13,9 @@ use serde_json::json;
 use sqlx::Connection;
 use tokio::task::JoinSet;
 
-use crate::database::{Database, Running};
-use crate::error::{CliError, Result};
-use crate::json;
-use crate::output::{self, Progress};
-use crate::signals::interrupt;
+use crate::study::cleaned;
 use crate::text::{grouped, many, one_line, plain, shortened, shown};
+use crate::{CliError, Database, Progress, Result, Running, json, output};
 use pg_limiter::{Decision, Durability, Error, Isolation, Item, Limit, Limiter, LimiterConfig, Limits};
 
 pub(crate) const BENCH_EXIT_CODES: &str = "\
@@ -70,21 +67,8 @@ const TURNS: u32 = 4;
 pub(crate) async fn run(args: BenchArgs, database: Database) -> Result<()> {
     let running = database.start(true).await?;
     let setup = BenchSetup::open(&running, &args).await?;
-    let interrupted = interrupt();
-    let measured = tokio::select! {
-        measured = bench(&args, &running, &setup) => measured,
-        () = interrupted => Err(CliError::failed("interrupted")),
-    };
-    // The rows are removed in any case. If both steps fail, the first error is returned.
-    let interrupted = interrupt();
-    let cleared = tokio::select! {
-        cleared = setup.clear() => cleared,
-        () = interrupted => Err(CliError::failed(format!("interrupted; {}", setup.left_behind()))),
-    };
-    if let (Err(_), Err(error)) = (&measured, &cleared) {
-        output::note(error);
-    }
-    measured.and(cleared)
+    let left = setup.left_behind();
+    cleaned(setup, async |setup| bench(&args, &running, setup).await, BenchSetup::clear, &left).await
 }
 
 async fn bench(args: &BenchArgs, running: &Running, setup: &BenchSetup) -> Result<()> {
@@ -102,7 +86,7 @@ async fn bench(args: &BenchArgs, running: &Running, setup: &BenchSetup) -> Resul
         String::new(),
         row("", ["decisions/s", "p50 ms", "p99 ms", "calls/batch", "retries"].map(str::to_owned)),
     ])?;
-    let works = Work::all(args.callers);
+    let works = works(args.callers);
     let progress = Progress::parts("measuring the round trip", 1 + works.len() * setup.limiters.len() * TURNS as usize);
     let round_trip = round_trip(running, args.seconds).await?;
     progress.add(1);
@@ -195,7 +179,7 @@ impl BenchSetup {
     }
 
     /// Waits for calls in flight, and removes every row.
-    async fn clear(&self) -> Result<()> {
+    async fn clear(self) -> Result<()> {
         let _progress = Progress::of("removing the rows");
         for (_, limiter) in &self.limiters {
             limiter.close().await;
@@ -234,18 +218,15 @@ struct Work {
 
 const DENIED: &str = "all-denied";
 
-impl Work {
-    /// All measurements with so many callers.
-    fn all(callers: u32) -> [Self; 4] {
-        let work = |name, callers, keys, title| Self { name, callers, keys, title };
-        let many = many(callers.into(), "caller");
-        [
-            work("lone-caller", 1, 1, "a lone caller".to_owned()),
-            work("one-key", callers, 1, format!("{many}, one key")),
-            work("many-keys", callers, 10_000, format!("{many}, 10,000 keys")),
-            work(DENIED, callers, 1, format!("{many}, all denied")),
-        ]
-    }
+fn works(callers: u32) -> [Work; 4] {
+    let work = |name, callers, keys, title| Work { name, callers, keys, title };
+    let many = many(callers.into(), "caller");
+    [
+        work("lone-caller", 1, 1, "a lone caller".to_owned()),
+        work("one-key", callers, 1, format!("{many}, one key")),
+        work("many-keys", callers, 10_000, format!("{many}, 10,000 keys")),
+        work(DENIED, callers, 1, format!("{many}, all denied")),
+    ]
 }
 
 async fn round_trip(running: &Running, time: Duration) -> Result<Latency> {

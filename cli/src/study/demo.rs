@@ -9,14 +9,11 @@ use serde_json::{Value, json};
 use sqlx::{AssertSqlSafe, PgPool, Row};
 use tokio::task::JoinSet;
 
-use crate::database::{Database, Running};
-use crate::error::{CliError, Result};
-use crate::json;
-use crate::output::{self, Progress};
-use crate::signals::interrupt;
+use crate::study::cleaned;
 use crate::text::{grouped, tokens};
+use crate::{CliError, Database, Progress, Result, Running, json, output};
 use pg_limiter::migrate::Migrator;
-use pg_limiter::{Call, Decision, Error, Item, Limit, LimitBuilder, LimitState, Limiter, Limits, Schema};
+use pg_limiter::{Call, Decision, Error, InvalidLimit, Item, Limit, LimitState, Limiter, Limits, Schema};
 
 #[derive(Args, Debug)]
 pub(crate) struct DemoArgs {
@@ -27,27 +24,14 @@ pub(crate) struct DemoArgs {
 
 pub(crate) async fn run(args: &DemoArgs, database: Database) -> Result<()> {
     let running = database.start(true).await?;
-    let mut stage = Stage::open(running, args.json).await?;
-    let interrupted = interrupt();
-    let shown = tokio::select! {
-        shown = show(&mut stage) => shown,
-        () = interrupted => Err(CliError::failed("interrupted")),
-    };
-    // The schema is dropped in any case. If both steps fail, the first error is returned.
-    let (schema, interrupted) = (stage.running.schema.clone(), interrupt());
-    let struck = tokio::select! {
-        struck = stage.strike() => struck,
-        () = interrupted => Err(CliError::failed(format!("interrupted; the schema {schema} may remain: drop it"))),
-    };
-    if let (Err(_), Err(error)) = (&shown, &struck) {
-        output::note(error);
-    }
-    shown.and(struck)
+    let stage = Stage::open(running, args.json).await?;
+    let left = format!("the schema {} may remain: drop it", stage.running.schema);
+    cleaned(stage, show, Stage::strike, &left).await
 }
 
 async fn show(stage: &mut Stage) -> Result<()> {
-    stage.set().await?;
-    let (schema, server) = (&stage.running.schema, &stage.server);
+    let server = stage.set().await?;
+    let schema = &stage.running.schema;
     let line = format!(
         "Every line below is a real call on {server}.\nThe demo runs in the schema {schema}, and drops it at the end."
     );
@@ -63,7 +47,7 @@ async fn show(stage: &mut Stage) -> Result<()> {
 async fn token_bucket(stage: &mut Stage) -> Result<()> {
     let limit = Limit::token_bucket(2, Duration::from_secs(1)).capacity(10);
     let about = "2 tokens per second for each user, at most 10";
-    let limiter = stage.scene("Token bucket", about, [("requests", limit)]).await?;
+    let limiter = stage.scene("Token bucket", about, Limits::new().define("requests", limit)).await?;
     for call in 1..=20 {
         if stage.call(&format!("call {call}"), &limiter, ("requests", "franck")).await?.is_some() {
             break;
@@ -84,7 +68,7 @@ async fn token_bucket(stage: &mut Stage) -> Result<()> {
 async fn sliding_window(stage: &mut Stage) -> Result<()> {
     let limit = Limit::sliding_window(5, Duration::from_secs(2)).resolution(4);
     let about = "at most 5 calls in the last 2 seconds, counted in 4 sub-intervals";
-    let limiter = stage.scene("Sliding window", about, [("searches", limit)]).await?;
+    let limiter = stage.scene("Sliding window", about, Limits::new().define("searches", limit)).await?;
     let mut promise = None;
     for call in 1..=7 {
         let retry_after = stage.call(&format!("call {call}"), &limiter, ("searches", "u1")).await?;
@@ -102,7 +86,7 @@ async fn sliding_window(stage: &mut Stage) -> Result<()> {
 async fn reservation(stage: &mut Stage) -> Result<()> {
     let limit = Limit::token_bucket(2, Duration::from_secs(1)).capacity(1);
     let about = "2 jobs per second, at most 1 at once; the others wait for their reservation";
-    let limiter = stage.scene("Reservations", about, [("jobs", limit)]).await?;
+    let limiter = stage.scene("Reservations", about, Limits::new().define("jobs", limit)).await?;
     let begin = Instant::now();
     let mut waiting = Vec::new();
     for job in 1..=5 {
@@ -135,7 +119,7 @@ enum AppError {
 async fn together(stage: &mut Stage) -> Result<()> {
     let limit = |capacity: u32| Limit::token_bucket(1, Duration::from_secs(3600)).capacity(capacity);
     let about = "a limit per user, a limit per organisation and an INSERT, in one transaction";
-    let limits = [("per_user", limit(2)), ("per_org", limit(5))];
+    let limits = Limits::new().define("per_user", limit(2)).and_then(|limits| limits.define("per_org", limit(5)));
     let limiter = stage.scene("With your own writes", about, limits).await?;
     let table = format!("{}.messages", stage.running.schema.quoted());
     sqlx::raw_sql(AssertSqlSafe(format!("CREATE TABLE {table} (author text)"))).execute(&stage.pool).await?;
@@ -194,7 +178,7 @@ async fn hammer(stage: &mut Stage) -> Result<()> {
     // The rate is so slow that no token is refilled during the demo.
     let limit = Limit::token_bucket(1, Duration::from_secs(86_400)).capacity(ALLOWS);
     let about = format!("{TASKS} concurrent tasks on one key with {ALLOWS} tokens");
-    let limiter = stage.scene("Exact under load", &about, [("tickets", limit)]).await?;
+    let limiter = stage.scene("Exact under load", &about, Limits::new().define("tickets", limit)).await?;
     let begin = Instant::now();
     let mut tasks = JoinSet::new();
     for _ in 0..TASKS {
@@ -231,7 +215,6 @@ const BOLD: &str = "1";
 struct Stage {
     pool: PgPool,
     running: Running,
-    server: String,
     json: bool,
     /// The number of the present scene; 0 before the first.
     scene: u32,
@@ -254,18 +237,17 @@ impl Stage {
         let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
         running.schema = Schema::new(&format!("limiter_demo_{}", now.as_millis())).map_err(CliError::usage)?;
         let pool = running.pool(8).await?;
-        Ok(Self { running, pool, server: String::new(), json, scene: 0, progress: Progress::parts("demo", 5) })
+        Ok(Self { running, pool, json, scene: 0, progress: Progress::parts("demo", 5) })
     }
 
-    /// Creates the schema.
-    async fn set(&mut self) -> Result<()> {
+    /// Creates the schema. Returns the name of the server.
+    async fn set(&self) -> Result<String> {
         let version: String = sqlx::raw_sql("SHOW server_version").fetch_one(&self.pool).await?.try_get(0)?;
-        let source = self.running.private_source();
-        self.server = source.map_or_else(|| format!("your server, version {version}"), str::to_owned);
         self.progress.now("creating the tables and functions");
         Migrator::new(self.running.schema.clone()).run(&self.pool).await.map_err(CliError::failed)?;
         self.progress.now("demo");
-        Ok(())
+        let source = self.running.private_source();
+        Ok(source.map_or_else(|| format!("your server, version {version}"), str::to_owned))
     }
 
     async fn strike(self) -> Result<()> {
@@ -279,13 +261,7 @@ impl Stage {
         dropped.map(drop).map_err(left)
     }
 
-    /// Begins a scene with these limits.
-    async fn scene<K>(
-        &mut self,
-        title: &str,
-        about: &str,
-        limits: impl IntoIterator<Item = (&str, LimitBuilder<K>)>,
-    ) -> Result<Limiter> {
+    async fn scene(&mut self, title: &str, about: &str, limits: Result<Limits, InvalidLimit>) -> Result<Limiter> {
         if self.scene > 0 {
             self.progress.add(1);
             tokio::time::sleep(Duration::from_millis(700)).await;
@@ -293,9 +269,7 @@ impl Stage {
         self.scene += 1;
         let line = format!("\n{}  {about}", paint(BOLD, &format!("{}. {title}", self.scene)));
         self.show(line, None, json!({"title": title, "limit": about}))?;
-        let define = |limits: Limits, (name, limit)| limits.define(name, limit);
-        let limits = limits.into_iter().try_fold(Limits::new(), define).map_err(CliError::usage)?;
-        Ok(self.running.limiter_on(self.pool.clone(), limits, None))
+        Ok(self.running.limiter_on(self.pool.clone(), limits.map_err(CliError::usage)?, None))
     }
 
     fn show(&self, line: String, step: Option<&str>, object: Value) -> Result<()> {

@@ -7,11 +7,10 @@ use std::sync::LazyLock;
 
 use regex::Regex;
 
-use crate::error::{CliError, Result};
 use crate::input::{self, of_encoding};
-use crate::output::Progress;
 use crate::study::compressed::{Reader, decompressed, piped};
 use crate::text::grouped;
+use crate::{CliError, Progress, Result};
 
 /// Longer lines are not read, so that a file without line breaks does not fill the memory.
 const LONGEST: usize = 1 << 20;
@@ -265,23 +264,19 @@ mod tests {
 
     #[test]
     fn other_forms_of_records_are_named() {
-        for (head, words) in [
-            ("\n[\n  {\n", "JSON array"),
-            ("[]", "JSON array"),
-            ("---\nat: 1\n", "YAML"),
-            ("at: 1\n", "YAML"),
-            ("events:\n  - at: 1\n", "YAML"),
-            ("# recorded\n\n- {at: 1, limit: a}\n", "YAML"),
-            ("at: 1\nlimit: a\n", "with yq -o=json -I=0 '.' FILE"),
-            ("%YAML 1.2\n---\nat: 1\nlimit: a\n---\nat: 2\n", "with yq -o=json -I=0 '.' FILE"),
-            ("all:\n  a: 1\n", "with yq -o=json -I=0 '.' FILE"),
-            ("events:\n- at: 1\n", "with yq -o=json -I=0 '.events[]' FILE"),
-            ("---\n\"events\": # last week\n  - at: 1\n", "with yq -o=json -I=0 '.events[]' FILE"),
-            ("---\n- at: 1\n", "with yq -o=json -I=0 '.[]' FILE"),
-            ("---\n[{at: 1}]\n", "with yq -o=json -I=0 '.[]' FILE"),
+        let one = ["at: 1\nlimit: a\n", "%YAML 1.2\n---\nat: 1\nlimit: a\n---\nat: 2\n", "all:\n  a: 1\n"];
+        let list = ["events:\n- at: 1\n", "---\n\"events\": # last week\n  - at: 1\n"];
+        for (words, heads) in [
+            ("JSON array", &["\n[\n  {\n", "[]"][..]),
+            ("YAML", &["---\nat: 1\n", "at: 1\n", "events:\n  - at: 1\n", "# recorded\n\n- {at: 1, limit: a}\n"]),
+            ("with yq -o=json -I=0 '.' FILE", &one),
+            ("with yq -o=json -I=0 '.events[]' FILE", &list),
+            ("with yq -o=json -I=0 '.[]' FILE", &["---\n- at: 1\n", "---\n[{at: 1}]\n"]),
         ] {
-            let cause = of_record(head, true).unwrap_or_default();
-            assert!(cause.contains(words), "{head:?}: {cause}");
+            for head in heads {
+                let cause = of_record(head, true).unwrap_or_default();
+                assert!(cause.contains(words), "{head:?}: {cause}");
+            }
         }
         let plain =
             ["", "::1 - - [", "{\"at\": 1}\n", "example.com:80 ::1 - -", "[17/May/2015:10:05:03 +0000] ::1", "hello"];
@@ -338,10 +333,7 @@ mod tests {
         let log = format!("{long}\n{long}x\0three\n{}\nfive", &long[1..]);
         let expected = vec![(1, 0), (2, 0), (2, 5), (3, LONGEST - 1), (4, 4)];
         assert_eq!(lines(&bytes(log.as_bytes())).unwrap().0, expected);
-    }
-
-    #[test]
-    fn a_byte_order_mark_begins_a_line() {
+        // A byte order mark begins a line.
         let log = "\u{feff}one\r\n\u{feff}two \r\n \n\nfive\t\n";
         assert_eq!(lines(&bytes(log.as_bytes())).unwrap().0, [(1, 3), (2, 4), (5, 5)]);
     }

@@ -14,9 +14,9 @@ use std::sync::Arc;
 
 use clap::Subcommand;
 
-use crate::database::Database;
-use crate::error::{CliError, Result};
 use crate::limit_args::Sourced;
+use crate::signals::interrupt;
+use crate::{CliError, Database, Result, output};
 use pg_limiter::{Limit, Limits};
 
 const SIMULATED_KIND: &str = "Define the limit inline: its kind, token_bucket, fixed_window, sliding_window or \
@@ -45,6 +45,28 @@ pub(crate) async fn run(command: Command, database: Database) -> Result<ExitCode
         Command::Replay(args) => replay::run(args, database).await?,
     }
     Ok(ExitCode::SUCCESS)
+}
+
+/// Does the work, and removes what it leaves in the database, in any case. A signal ends each step. If both fail, the first error is
+/// returned. `left`: what may remain if the second one is interrupted.
+async fn cleaned<S>(
+    mut own: S,
+    work: impl AsyncFnOnce(&mut S) -> Result<()>,
+    clear: impl AsyncFnOnce(S) -> Result<()>,
+    left: &str,
+) -> Result<()> {
+    let done = tokio::select! {
+        done = work(&mut own) => done,
+        () = interrupt() => Err(CliError::failed("interrupted")),
+    };
+    let cleared = tokio::select! {
+        cleared = clear(own) => cleared,
+        () = interrupt() => Err(CliError::failed(format!("interrupted; {left}"))),
+    };
+    if let (Err(_), Err(error)) = (&done, &cleared) {
+        output::note(error);
+    }
+    done.and(cleared)
 }
 
 /// The limits that `option` names, in the order of the output.

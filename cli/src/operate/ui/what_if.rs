@@ -251,7 +251,7 @@ fn panel_of(panel: &Panel, tallest: f64) -> Markup {
     let length = text::format_micros(bins.end() - bins.from);
     html! {
         section class="card" aria-label=(text::escaped(&panel.name)) {
-            h2 { (panel.title()) }
+            h2 { (panel.title) }
             p class="facts" { span class="value" { (percent_of(admitted, offered)) " % admitted" } ": " (totals) }
             figure {
                 (traffic(panel, tallest, &totals))

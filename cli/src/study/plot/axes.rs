@@ -132,31 +132,26 @@ pub(crate) enum Clock {
     Utc,
 }
 
-pub(super) struct TimeAxis {
-    pub(super) title: String,
-    pub(super) marks: BTreeMap<i64, String>,
-}
+/// The title of an axis of time, and the names of its marks.
+pub(super) type TimeAxis = (String, BTreeMap<i64, String>);
 
 /// The most steps on the axis.
 const MOST: i64 = 11;
 /// Steps longer than this are whole months.
 const LONGEST_STEP: i64 = 20 * DAY;
 
-impl TimeAxis {
-    pub(super) fn new(clock: Clock, bins: Bins) -> Self {
-        let (from, to) = (bins.from, bins.end());
-        let step = round_up(to.saturating_sub(from) / MOST);
-        let (title, marks) = match (clock, [from, to.saturating_sub(1)].map(|at| date_time(at).date())) {
-            (Clock::Elapsed, _) => {
-                let (unit, name) = unit(step);
-                let marks = multiples(from, to, step).map(|at| (at, plain(at as f64 / unit as f64)));
-                (format!("time ({name})"), marks.collect())
-            }
-            (Clock::Utc, _) if step > LONGEST_STEP => ("time (UTC)".to_owned(), months(from, to)),
-            (Clock::Utc, [first, last]) if first == last => (format!("time (UTC) on {first}"), times(from, to, step)),
-            (Clock::Utc, [first, last]) => (format!("time (UTC) from {first} to {last}"), times(from, to, step)),
-        };
-        Self { title, marks }
+pub(super) fn time_axis(clock: Clock, bins: Bins) -> TimeAxis {
+    let (from, to) = (bins.from, bins.end());
+    let step = round_up(to.saturating_sub(from) / MOST);
+    match (clock, [from, to.saturating_sub(1)].map(|at| date_time(at).date())) {
+        (Clock::Elapsed, _) => {
+            let (unit, name) = unit(step);
+            let marks = multiples(from, to, step).map(|at| (at, plain(at as f64 / unit as f64)));
+            (format!("time ({name})"), marks.collect())
+        }
+        (Clock::Utc, _) if step > LONGEST_STEP => ("time (UTC)".to_owned(), months(from, to)),
+        (Clock::Utc, [first, last]) if first == last => (format!("time (UTC) on {first}"), times(from, to, step)),
+        (Clock::Utc, [first, last]) => (format!("time (UTC) from {first} to {last}"), times(from, to, step)),
     }
 }
 
@@ -173,9 +168,8 @@ fn date_time(micros: i64) -> DateTime {
 fn times(from: i64, to: i64, step: i64) -> BTreeMap<i64, String> {
     let name = |at: i64| {
         let format = match step {
-            _ if step >= DAY => "%d %b",
             // Midnight is labelled with the date.
-            _ if at.rem_euclid(DAY) == 0 && to - from > DAY / 2 => "%d %b",
+            _ if step >= DAY || at.rem_euclid(DAY) == 0 && to - from > DAY / 2 => "%d %b",
             _ if step >= MINUTE => "%H:%M",
             _ if step >= SECOND => "%H:%M:%S",
             _ => "%H:%M:%S%.f",
@@ -261,21 +255,19 @@ mod tests {
             (utc, *YEARS.start(), *YEARS.end(), "time (UTC)", "1800 1850 1900 1950 2000 2050 2100 2150 2200"),
             (utc, 0, SECOND / 2, "time (UTC) on 1970-01-01", fractions),
         ] {
-            let axis = TimeAxis::new(clock, bins(first, last));
-            assert!((2..=12).contains(&axis.marks.len()), "{:?}", axis.marks);
-            let marks = axis.marks.into_values().collect::<Vec<_>>().join(" ");
-            assert_eq!((axis.title.as_str(), marks.as_str()), (title, names));
+            let (own_title, marks) = time_axis(clock, bins(first, last));
+            assert!((2..=12).contains(&marks.len()), "{marks:?}");
+            let marks = marks.into_values().collect::<Vec<_>>().join(" ");
+            assert_eq!((own_title.as_str(), marks.as_str()), (title, names));
         }
     }
 
     #[test]
     fn bars_have_a_round_length_and_hold_every_moment() {
-        // A single moment has one bar.
         let one = bins(-1, -1);
         assert_eq!(one, Bins { from: -SECOND, width: SECOND, len: 1 });
         assert_eq!((one.place(-1), one.start(0), one.end()), (0, -SECOND, 0));
         assert_eq!(bins(0, 300 * SECOND - 1), Bins { from: 0, width: 2 * SECOND, len: 150 });
-        // Four centuries.
         let all = bins(*YEARS.start(), *YEARS.end());
         assert!(all.width == 1000 * DAY && all.len < 150 && all.end() > *YEARS.end(), "{all:?}");
         for (first, last) in [(0, 1), (7, 12_345), (-3 * HOUR, 5), (1_431_857_103_000_000, 1_431_943_503_000_000)] {

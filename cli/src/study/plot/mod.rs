@@ -11,10 +11,9 @@ use clap::Args;
 use plotters::backend::{BitMapBackend, SVGBackend};
 use plotters::drawing::IntoDrawingArea;
 
-use crate::error::{CliError, Result};
-use crate::output::Progress;
 use crate::study::plot::picture::{FAMILY, FINENESS};
 use crate::text::parse_micros;
+use crate::{CliError, Progress, Result};
 
 pub(crate) use axes::{Bins, Clock, SECOND, finer};
 pub(crate) use panel::{Bar, Panel};
@@ -27,7 +26,7 @@ impl Picture {
         // The font of PNG files is built into the tool, so no font has to be installed. SVG files contain texts as text.
         plotters::style::register_font(FAMILY, plotters::style::FontStyle::Normal, notosans::REGULAR_TTF)
             .map_err(|_| CliError::failed("cannot read the built-in font for pictures"))?;
-        let bytes = if has_ending(path, "svg") { svg(self)?.into_bytes() } else { png(self)? };
+        let bytes = if has_ending(path, "svg") { svg(self)? } else { png(self)? };
         fs::write(path, bytes).map_err(|error| CliError::failed(format!("cannot write {}: {error}", path.display())))
     }
 }
@@ -36,7 +35,7 @@ fn has_ending(path: &Path, ending: &str) -> bool {
     path.extension().is_some_and(|extension| extension.eq_ignore_ascii_case(ending))
 }
 
-fn svg(picture: &Picture) -> Result<String> {
+fn svg(picture: &Picture) -> Result<Vec<u8>> {
     let (width, height) = picture.size();
     let mut text = String::new();
     let backend = SVGBackend::with_string(&mut text, (width, height));
@@ -44,7 +43,7 @@ fn svg(picture: &Picture) -> Result<String> {
     // The drawing uses a finer grid than the pixels of the displayed size.
     let fine = format!("width=\"{width}\" height=\"{height}\"");
     let displayed = format!("width=\"{}\" height=\"{}\"", width / FINENESS, height / FINENESS);
-    Ok(text.replacen(&fine, &displayed, 1))
+    Ok(text.replacen(&fine, &displayed, 1).into_bytes())
 }
 
 fn png(picture: &Picture) -> Result<Vec<u8>> {

@@ -7,12 +7,10 @@ use crate::study::plot::axes::Bins;
 use crate::text::describe;
 use pg_limiter::{Decision, Kind, Limit};
 
-#[derive(Clone, Debug)]
 pub(crate) struct Panel {
     pub(crate) name: Arc<str>,
     pub(crate) limit: Limit,
-    /// A note after the description of the limit.
-    about: String,
+    pub(crate) title: String,
     /// The key, if the panel shows one bucket, and so its balance.
     pub(crate) key: Option<Arc<str>>,
     pub(crate) bins: Bins,
@@ -28,19 +26,16 @@ pub(crate) struct Panel {
 const COLUMNS: usize = 300;
 
 impl Panel {
-    pub(crate) fn new(name: &Arc<str>, limit: Limit, about: String, bins: Bins, key: Option<Arc<str>>) -> Self {
+    /// `about`: what follows the description of the limit in the title.
+    pub(crate) fn new(name: &Arc<str>, limit: Limit, about: &str, bins: Bins, key: Option<Arc<str>>) -> Self {
+        let title = describe(name, &limit) + about;
         let columns = vec![None; bins.len * COLUMNS.div_ceil(bins.len)];
         let (name, bars) = (Arc::clone(name), vec![Bar::default(); bins.len]);
-        Self { name, limit, about, key, bins, bars, calls: 0, of_ones: true, columns }
+        Self { name, limit, title, key, bins, bars, calls: 0, of_ones: true, columns }
     }
 
     pub(crate) fn has_balance(&self) -> bool {
         self.key.is_some()
-    }
-
-    pub(crate) fn title(&self) -> String {
-        let limit = describe(&self.name, &self.limit);
-        if self.about.is_empty() { limit } else { format!("{limit}; {}", self.about) }
     }
 
     /// The times at which to query the balance: the edges of all columns. Empty if the panel shows none.
@@ -155,7 +150,7 @@ mod tests {
 
     fn panel(bins: Bins) -> Panel {
         let limit = Limit::token_bucket(1, std::time::Duration::from_secs(1)).try_into().unwrap();
-        Panel::new(&"a".into(), limit, String::new(), bins, Some("k".into()))
+        Panel::new(&"a".into(), limit, "", bins, Some("k".into()))
     }
 
     #[test]

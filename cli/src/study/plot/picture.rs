@@ -10,11 +10,10 @@ use plotters::prelude::*;
 use plotters::style::text_anchor::{HPos, Pos, VPos};
 use unicode_width::UnicodeWidthStr;
 
-use crate::study::plot::axes::{Clock, TimeAxis, length_name, marks, short};
+use crate::study::plot::axes::{Clock, TimeAxis, length_name, marks, short, time_axis};
 use crate::study::plot::panel::{Bar, Panel};
 use crate::text::{grouped, one_line, percent_of, shortened, tokens};
 
-#[derive(Clone, Debug)]
 pub(crate) struct Picture {
     pub(crate) heading: String,
     pub(crate) clock: Clock,
@@ -81,11 +80,10 @@ impl Picture {
             let (totals, middle) = (totals(panel), top + TITLE - 26);
             let room = RIGHT - LEFT - width(area, &totals, SMALL)? - 32;
             text(area, &totals, (RIGHT, middle), HPos::Right, SMALL)?;
-            text(area, &fitting(area, &panel.title(), MEDIUM, room)?, (LEFT, middle), HPos::Left, MEDIUM)?;
+            text(area, &fitting(area, &panel.title, MEDIUM, room)?, (LEFT, middle), HPos::Left, MEDIUM)?;
             // The panels share the time axis below the last one.
             let has_times = place + 1 == self.panels.len() && has_calls;
-            let time = TimeAxis::new(self.clock, panel.bins);
-            let strip = Strip { area, panel, time: &time, is_bitmap };
+            let strip = Strip { area, panel, time: time_axis(self.clock, panel.bins), is_bitmap };
             strip.draw_traffic(top + TITLE, has_times && !panel.has_balance())?;
             if panel.has_balance() {
                 strip.draw_balance(top + TITLE + UPPER + GAP, has_times)?;
@@ -200,7 +198,7 @@ type Tokens = fn(&Bar) -> f64;
 struct Strip<'a, B: DrawingBackend> {
     area: &'a Area<B>,
     panel: &'a Panel,
-    time: &'a TimeAxis,
+    time: TimeAxis,
     is_bitmap: bool,
 }
 
@@ -248,17 +246,18 @@ impl<'a, B: DrawingBackend> Strip<'a, B> {
     fn chart(&self, rows: (i32, i32), amounts: &[f64], title: &str, has_times: bool) -> Drawn<B, Chart<'a, B>> {
         let (top, height) = rows;
         let (bins, foot) = (self.panel.bins, if has_times { AFTER + FOOT } else { 0 });
+        let (title_of_time, marks) = &self.time;
         let area = self.area.clone().shrink((MARGIN, top), (RIGHT - MARGIN, height + foot));
-        let times = (bins.from..bins.end()).with_key_points(self.time.marks.keys().copied().collect());
+        let times = (bins.from..bins.end()).with_key_points(marks.keys().copied().collect());
         let mut chart = ChartBuilder::on(&area)
             .y_label_area_size(LEFT - MARGIN)
             .x_label_area_size(foot)
             .build_cartesian_2d(times, amounts[0]..amounts[amounts.len() - 1])?;
-        let (name_time, name_amount) = (|at: &i64| self.time.marks[at].clone(), |amount: &f64| short(*amount));
+        let (name_time, name_amount) = (|at: &i64| marks[at].clone(), |amount: &f64| short(*amount));
         let mut mesh = chart.configure_mesh();
         mesh.label_style(text_style(SMALL, HPos::Left, VPos::Top)).set_all_tick_mark_size(6);
         mesh.bold_line_style(GRID).max_light_lines(0).axis_style(AXIS);
-        mesh.x_label_formatter(&name_time).x_desc(&self.time.title);
+        mesh.x_label_formatter(&name_time).x_desc(title_of_time);
         mesh.y_label_formatter(&name_amount).y_labels(amounts.len()).y_desc(title);
         mesh.y_label_offset(if self.is_bitmap { 4 } else { 0 }).draw()?;
         Ok(chart)

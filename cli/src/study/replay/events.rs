@@ -68,10 +68,8 @@ impl Event {
     /// Formats the event as a line that [`parse`](Self::parse) reads. Every field is written, the time as a decimal number.
     pub fn to_line(&self) -> String {
         let part = |item: &Item| {
-            let leave = match item.headroom() {
-                Headroom::Tokens(tokens) => tokens,
-                _ => 0.0, // No event has another headroom.
-            };
+            // No event has another headroom.
+            let leave = if let Headroom::Tokens(tokens) = item.headroom() { tokens } else { 0.0 };
             let (limit, key, count) = (item.limit_name(), item.key().as_str(), item.tokens());
             json!({"limit": limit, "key": key, "count": count, "leave": leave})
         };
@@ -87,66 +85,62 @@ impl Event {
     }
 }
 
-/// The calls that took leases, by the names that the file gives to them.
-pub(super) type Leases = HashMap<String, Call>;
-
-/// The operation and the call of an event. A call on a concurrency limit gets a lease; that of a release or a renewal is the one
-/// that it is for: the last one before it with that lease. Events must be in the order of time. `place`: that of the event's line.
-pub(super) fn call_of(event: Event, place: usize, leases: &mut Leases, limits: &Limits) -> Result<(Op, Call), String> {
-    let Event { op, call, lease, .. } = event;
-    if matches!(op, Op::Release | Op::Renew) {
-        let name = lease.unwrap_or_default();
-        let call = leases.get(&name).ok_or_else(|| format!("no earlier call has the lease \"{name}\""))?;
-        return Ok((op, call.clone()));
-    }
-    let has_slots = |item: &Item| limits.get(item.limit_name()).is_some_and(|limit| limit.kind() == Kind::Concurrency);
-    if op != Op::Limit || lease.is_none() && !call.items().iter().any(has_slots) {
-        return Ok((op, call));
-    }
-    let id = i64::try_from(place).ok().and_then(|place| LeaseId::new(place + 2));
-    let call = call.lease(id.unwrap_or_else(LeaseId::random));
-    leases.extend(lease.map(|name| (name, call.clone())));
-    Ok((op, call))
-}
-
-/// The calls that hold leases, by the names that the file gives to them. A call that is denied takes no name.
+/// The calls that take leases, by the names that the file gives to them.
 #[derive(Default)]
-pub(super) struct Held {
-    calls: HashMap<String, Call>,
+pub(super) struct Leases {
+    last: HashMap<String, Call>,
+    /// Those that hold their leases. A call that is denied takes no name.
+    held: HashMap<String, Call>,
     /// The calls since the last decision that may take a name, by this name: their number since its last release.
     undecided: HashMap<String, usize>,
 }
 
-impl Held {
-    /// Whether the lease of this call depends on calls that are not decided.
-    pub(super) fn is_open(&self, op: Op, lease: &str) -> bool {
-        let undecided = self.undecided.get(lease).copied().unwrap_or_default();
-        matches!(op, Op::Release | Op::Renew) && undecided > usize::from(!self.calls.contains_key(lease))
+impl Leases {
+    /// Whether the lease of this event depends on calls that are not decided.
+    pub(super) fn is_open(&self, event: &Event) -> bool {
+        let name = event.lease.as_deref().filter(|_| matches!(event.op, Op::Release | Op::Renew));
+        name.is_some_and(|name| {
+            let undecided = self.undecided.get(name).copied().unwrap_or_default();
+            undecided > usize::from(!self.held.contains_key(name))
+        })
     }
 
-    /// Adds a call that is to be decided next. That of a release or a renewal becomes the one that holds the lease, if there is one.
-    pub(super) fn add(&mut self, op: Op, lease: &str, call: &mut Call) {
-        match self.calls.get(lease) {
-            _ if op == Op::Limit => *self.undecided.entry(lease.to_owned()).or_default() += 1,
-            Some(held) => *call = held.clone(),
-            None => {}
+    /// The call of the next event, in the order of time. A call on a concurrency limit gets a lease; that of a release or a renewal
+    /// is the one that it is for: the one that holds this lease, or else the last one with it. `place`: that of the event's line.
+    pub(super) fn call_of(&mut self, event: &Event, place: usize, limits: &Limits) -> Result<Call, String> {
+        let Event { op, call, lease, .. } = event;
+        if let (Op::Release | Op::Renew, Some(name)) = (op, lease) {
+            let call = self.held.get(name).or_else(|| self.last.get(name)).cloned();
+            if *op == Op::Release {
+                self.held.remove(name);
+                self.undecided.remove(name);
+            }
+            return call.ok_or_else(|| format!("no earlier call has the lease \"{name}\""));
         }
-        if op == Op::Release {
-            self.undecided.remove(lease);
-            self.calls.remove(lease);
+        let has_slots =
+            |item: &Item| limits.get(item.limit_name()).is_some_and(|limit| limit.kind() == Kind::Concurrency);
+        if *op != Op::Limit || lease.is_none() && !call.items().iter().any(has_slots) {
+            return Ok(call.clone());
         }
+        let id = i64::try_from(place).ok().and_then(|place| LeaseId::new(place + 2));
+        let call = call.clone().lease(id.unwrap_or_else(LeaseId::random));
+        if let Some(name) = lease {
+            self.last.insert(name.clone(), call.clone());
+            *self.undecided.entry(name.clone()).or_default() += 1;
+        }
+        Ok(call)
     }
 
-    /// Ends the calls that were added: they are decided.
+    /// Ends the calls until now: they are decided, or nothing is.
     pub(super) fn decided(&mut self) {
         self.undecided.clear();
     }
 
     /// Notes a decision, in the order of the calls.
-    pub(super) fn note(&mut self, op: Op, lease: &str, call: &Call, is_admitted: bool) {
+    pub(super) fn note(&mut self, op: Op, name: &str, call: &Call, is_admitted: bool) {
         match op {
-            Op::Limit if is_admitted => drop(self.calls.insert(lease.to_owned(), call.clone())),
-            Op::Release => drop(self.calls.remove(lease)),
+            Op::Limit if is_admitted => drop(self.held.insert(name.to_owned(), call.clone())),
+            Op::Release => drop(self.held.remove(name)),
             _ => {}
         }
     }
@@ -267,15 +261,22 @@ mod tests {
 
     #[test]
     fn errors_name_the_invalid_field() {
-        assert!(refusal(r#"{"at": 1, "limit": "a", "kee": "x"}"#).starts_with("unknown field `kee`, expected one of"));
-        assert!(refusal(r#"{"at": 1, "limit": "a", "key": 7}"#).starts_with("invalid type: integer `7`"));
-        assert!(refusal(r#"{"at": 1, "limit": "a", "key": null}"#).starts_with("invalid type: null"));
-        assert!(refusal(r#"{"at": 1, "limit": "a", "op": "peek"}"#).starts_with("unknown variant `peek`"));
-        assert!(refusal(r#"{"at": 1, "limit": "a", "limit": "b"}"#).starts_with("duplicate field `limit`"));
-        let twice = r#"{"at": 1, "all": [{"limit": "a", "count": 1, "count": 2}]}"#;
-        assert!(refusal(twice).starts_with("duplicate field `count`"), "{}", refusal(twice));
-        assert!(refusal(r#"{"at": 1767225600123000, "limit": "a"}"#).contains("between the years 1800 and 2199"));
+        for (line, begin) in [
+            (r#"{"at": 1, "limit": "a", "kee": "x"}"#, "unknown field `kee`, expected one of"),
+            (r#"{"at": 1, "limit": "a", "key": 7}"#, "invalid type: integer `7`"),
+            (r#"{"at": 1, "limit": "a", "key": null}"#, "invalid type: null"),
+            (r#"{"at": 1, "limit": "a", "leave": null}"#, "invalid type: null"),
+            (r#"{"at": 1, "limit": "a", "op": "peek"}"#, "unknown variant `peek`"),
+            (r#"{"at": 1, "limit": "a", "limit": "b"}"#, "duplicate field `limit`"),
+            (r#"{"at": 1, "all": [{"limit": "a", "count": 1, "count": 2}]}"#, "duplicate field `count`"),
+            (r#"{"at": 1, "all": [], "key": "a"}"#, "`key`, `count` and `leave` belong in the items"),
+            (r#"{"at": 1, "all": [], "leave": 1}"#, "`key`, `count` and `leave` belong in the items"),
+        ] {
+            assert!(refusal(line).starts_with(begin), "{}", refusal(line));
+        }
+        let no_time = "`at` is 1767225600123000, which is not a time in milliseconds between the years 1800 and 2199";
         for (line, reason) in [
+            (r#"{"at": 1767225600123000, "limit": "a"}"#, no_time),
             (r#"{"at": 1}"#, "neither `limit` nor `all` is given"),
             (r#"{"at": 1, "limit": "a", "all": []}"#, "both `limit` and `all` are given"),
             (r#"{"at": 1, "op": "renew"}"#, "a renew needs the `lease` that it is for"),
@@ -285,9 +286,6 @@ mod tests {
         ] {
             assert_eq!(refusal(line), reason);
         }
-        assert!(refusal(r#"{"at": 1, "all": [], "key": "a"}"#).contains("belong in the items"));
-        assert!(refusal(r#"{"at": 1, "all": [], "leave": 1}"#).contains("belong in the items"));
-        assert!(refusal(r#"{"at": 1, "limit": "a", "leave": null}"#).starts_with("invalid type: null"));
         for line in ["", "7", "null", "[]", "{", "\u{0}", "{\"at\": 1e999, \"limit\": \"a\"}", &"[".repeat(9999)] {
             assert!(!refusal(line).contains(" at line "), "{line}");
         }

@@ -7,25 +7,22 @@ mod sandbox;
 mod tally;
 
 use std::collections::HashSet;
+use std::iter;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use clap::Args;
 
-use crate::database::Database;
-use crate::error::{CliError, Result};
-use crate::input;
 use crate::limit_args::Sourced;
-use crate::output::{self, Progress};
 use crate::study::bad_lines::LineArgs;
 use crate::study::lines::Source;
 use crate::study::plot::{Bar, Bins, Clock, Panel, Picture, PlotArgs};
-use crate::study::replay::events::Held;
 use crate::study::replay::recording::{Fault, Log, Recording};
-use crate::study::replay::sandbox::{Purpose, in_time_order};
+use crate::study::replay::sandbox::{Asked, Purpose};
 use crate::study::replay::tally::{Decisions, Tally, table};
 use crate::study::{defined, named};
 use crate::text::{describe, escaped, grouped};
+use crate::{CliError, Database, Progress, Result, input, output};
 use pg_limiter::{Call, Decision, InvalidCall, Item, Kind, Limit, Op};
 
 pub use access_log::format::LogFormat;
@@ -80,10 +77,8 @@ pub(crate) async fn run(args: ReplayArgs, database: Database) -> Result<()> {
     let why = "no limits given: use --limits FILE, or store them with `pg-limiter limits apply`";
     let recording = read(&args, sourced.ok_or_else(|| CliError::usage(why))?)?;
     recording.summary.notes.iter().for_each(output::note);
-    let mut panels = match file {
-        Some(_) => panels(&recording, &args.plot, args.only_key.as_deref())?,
-        None => Vec::new(),
-    };
+    let is_drawn = file.is_some();
+    let mut panels = if is_drawn { panels(&recording, &args.plot, args.only_key.as_deref())? } else { Vec::new() };
     let running = database.start(false).await?;
     let mut sandbox = Sandbox::open(&running).await?;
     let calls = usize::try_from(recording.summary.calls).unwrap_or(usize::MAX);
@@ -109,44 +104,30 @@ async fn replay(
     let mut tallies = Vec::new();
     for applied in recording.passes() {
         let (mut tally, mut decisions) = (Tally::default(), Decisions::default());
-        let questions = questions(panels, applied);
-        let mut pass = recording.pass(applied, &Progress::hidden())?;
-        let (mut replayed, mut held) = (0, Held::default());
-        let mut lines = in_time_order(questions, pass.by_ref()).peekable();
-        while lines.peek().is_some() {
+        let mut pass = recording.pass(applied, questions(panels, applied), &Progress::hidden())?;
+        let mut replayed = 0;
+        loop {
+            let chunk: Vec<_> = iter::from_fn(|| pass.next().transpose()).take(CHUNK).collect();
+            if chunk.is_empty() {
+                break;
+            }
             let mut calls = Vec::new();
-            let is_open = |held: &Held, next: &Result<Timed<Purpose>, Fault>| match next {
-                Ok(Timed { op, tag: Purpose::Line(_, Some(lease)), .. }) => held.is_open(*op, lease),
-                _ => false,
-            };
-            let mut places = 0..CHUNK;
-            while places.next().is_some()
-                && let Some(next) = lines.next_if(|next| !is_open(&held, next))
-            {
+            for next in chunk {
                 match next {
-                    Ok(mut timed) => {
-                        if let Purpose::Line(_, Some(lease)) = &timed.tag {
-                            held.add(timed.op, lease, &mut timed.call);
-                        }
-                        calls.push(timed);
-                    }
+                    Ok(timed) => calls.push(timed),
                     // Unreadable lines were counted before: only JSON has an object for each.
                     Err(Fault::Line(line)) if json => decisions.add_bad(&line),
                     Err(Fault::Line(_)) => {}
                     Err(Fault::End(error)) => return Err(error),
                 }
             }
-            held.decided();
+            pass.leases.decided();
             for (timed, decision) in sandbox.decide(calls, &recording.limits).await? {
                 add(panels, &timed, &decision);
                 let Purpose::Line(place, ref lease) = timed.tag else { continue };
-                if let Some(lease) = lease {
-                    held.note(
-                        timed.op,
-                        lease,
-                        &timed.call,
-                        decision.as_ref().is_ok_and(|decision| !decision.is_denied()),
-                    );
+                if let Some(name) = lease {
+                    let is_admitted = decision.as_ref().is_ok_and(|decision| !decision.is_denied());
+                    pass.leases.note(timed.op, name, &timed.call, is_admitted);
                 }
                 progress.add(1);
                 replayed += 1;
@@ -158,7 +139,6 @@ async fn replay(
             }
             decisions.print()?;
         }
-        drop(lines);
         recording.check(pass.read, replayed)?;
         tallies.push(tally);
     }
@@ -190,15 +170,15 @@ fn panels(recording: &Recording, args: &PlotArgs, only_key: Option<&str>) -> Res
     let panel = |(name, keys): (Arc<str>, HashSet<Arc<str>>)| {
         let all = keys.len();
         let is_one = only_key.is_some() || all <= 1;
-        let about = if is_one { String::new() } else { format!("{} keys together", grouped(all as u64)) };
+        let about = if is_one { String::new() } else { format!("; {} keys together", grouped(all as u64)) };
         let key = only_key.clone().or_else(|| keys.into_iter().next().filter(|_| is_one));
-        Some(Panel::new(&name, *limits.get(&name)?, about, bins, key))
+        Some(Panel::new(&name, *limits.get(&name)?, &about, bins, key))
     };
     Ok(buckets.into_iter().filter_map(panel).collect())
 }
 
 /// The questions for the balances to draw, in the order of time. `applied`: for an access log, the limit of the pass.
-fn questions(panels: &[Panel], applied: Option<&Arc<str>>) -> Vec<Timed<Purpose>> {
+fn questions(panels: &[Panel], applied: Option<&Arc<str>>) -> Vec<Asked> {
     let mut questions = Vec::new();
     for (place, panel) in panels.iter().enumerate() {
         let is_decided = applied.is_none_or(|name| *name == panel.name);
@@ -212,7 +192,7 @@ fn questions(panels: &[Panel], applied: Option<&Arc<str>>) -> Vec<Timed<Purpose>
 }
 
 /// Adds a call of the recording, or the answer to one of the questions.
-fn add(panels: &mut [Panel], timed: &Timed<Purpose>, decision: &Result<Decision, InvalidCall>) {
+fn add(panels: &mut [Panel], timed: &Asked, decision: &Result<Decision, InvalidCall>) {
     let Ok(decision) = decision else { return };
     if let Purpose::Balance(panel) = timed.tag {
         panels[panel].balance(timed.at, decision.remaining());
@@ -220,8 +200,7 @@ fn add(panels: &mut [Panel], timed: &Timed<Purpose>, decision: &Result<Decision,
     }
     for (item, state) in timed.call.items().iter().zip(decision.limits()).filter(|_| timed.op == Op::Limit) {
         let has_key = |panel: &Panel| panel.key.as_ref().is_none_or(|key| **key == *item.key().as_str());
-        let panel = panels.iter_mut().find(|panel| panel.name == state.limit && has_key(panel));
-        if let Some(panel) = panel {
+        if let Some(panel) = panels.iter_mut().find(|panel| panel.name == state.limit && has_key(panel)) {
             panel.add(timed.at, item.tokens(), Bar::part(decision, state.denied), state.remaining);
         }
     }
@@ -250,9 +229,7 @@ fn tables(args: &ReplayArgs, recording: &Recording, tallies: &[Tally]) -> Vec<St
     let by = args.access_log.as_ref().map(|_| args.log.key());
     let mut lines = Vec::new();
     for (place, tally) in tallies.iter().enumerate() {
-        if place > 0 {
-            lines.push(String::new());
-        }
+        lines.extend((place > 0).then(String::new));
         let name = args.apply.get(place);
         lines.extend(name.and_then(|name| Some(describe(name, recording.limits.get(name)?))));
         lines.extend(table(tally, by, recording.summary.span));

@@ -2,10 +2,10 @@
 
 use std::borrow::Cow;
 use std::collections::{BTreeMap, HashSet};
+use std::iter::Peekable;
 use std::sync::Arc;
+use std::vec::IntoIter;
 
-use crate::error::{CliError, Result};
-use crate::output::Progress;
 use crate::study::bad_lines::{BadLines, LineArgs, UnreadableLine};
 use crate::study::compressed::piped;
 use crate::study::lines::{Lines, Source};
@@ -13,9 +13,10 @@ use crate::study::plot::{SECOND, finer};
 use crate::study::replay::Event;
 use crate::study::replay::access_log::format::{LogFormat, of_known_format};
 use crate::study::replay::access_log::key::{LogKey, LogOptions};
-use crate::study::replay::events::{Leases, call_of};
-use crate::study::replay::sandbox::{Purpose, Timed};
+use crate::study::replay::events::Leases;
+use crate::study::replay::sandbox::{Asked, Purpose, Timed};
 use crate::text::grouped;
+use crate::{CliError, Progress, Result};
 use pg_limiter::{Call, Limit, Limits, Op};
 
 /// A recording after the first pass, which has read all lines.
@@ -56,8 +57,10 @@ impl Recording {
         let progress = Progress::bytes(format!("reading {name}"), recording.source.length);
         let mut bad_lines = BadLines::new(name, args, recording.log.as_ref().map(|log| log.advice));
         let mut summary = Summary { resolution: SECOND, ..Summary::default() };
-        let mut pass = recording.pass(recording.passes().into_iter().next().flatten(), &progress)?;
-        while let Some(next) = pass.next() {
+        let applied = recording.passes().into_iter().next().flatten();
+        let mut pass = recording.pass(applied, Vec::new(), &progress)?;
+        while let Some(next) = pass.next().transpose() {
+            pass.leases.decided();
             match next {
                 Ok(timed) => summary.add(&timed, recording.log.as_ref()),
                 Err(Fault::Line(line)) => bad_lines.add(line, pass.read)?,
@@ -125,13 +128,14 @@ impl Recording {
         CliError::refuse_if((lines, calls) != (first.lines, first.calls), why)
     }
 
-    /// `applied`: for an access log, the limit that this pass applies.
-    pub(super) fn pass(&self, applied: Option<&Arc<str>>, progress: &Progress) -> Result<Pass<'_>> {
+    /// `limit`: for an access log, the one that this pass applies. `between`: questions in the order of time.
+    pub(super) fn pass(&self, limit: Option<&Arc<str>>, between: Vec<Asked>, progress: &Progress) -> Result<Pass<'_>> {
         Ok(Pass {
             recording: self,
+            questions: between.into_iter().peekable(),
             lines: self.source.lines(self.log.is_none(), progress)?,
-            limit: applied.cloned().unwrap_or_default(),
-            leases: Leases::new(),
+            limit: limit.cloned().unwrap_or_default(),
+            leases: Leases::default(),
             waiting: BTreeMap::new(),
             last: None,
             read: 0,
@@ -162,7 +166,7 @@ impl Recording {
 }
 
 impl Summary {
-    fn add(&mut self, timed: &Timed<Purpose>, log: Option<&Log>) {
+    fn add(&mut self, timed: &Asked, log: Option<&Log>) {
         self.calls += 1;
         self.span = Some((self.span.map_or(timed.at, |(first, _)| first), timed.at));
         self.resolution = finer(self.resolution, timed.at);
@@ -183,18 +187,18 @@ pub(super) enum Fault {
     End(CliError),
 }
 
-/// One pass over a recording: its calls in the order of time, each with the place of its line. Lines are sorted within a window
-/// of so many lines, so that a file may be larger than the memory.
+/// One pass over a recording: its calls in the order of time, each with the place of its line, and questions between them, before
+/// the calls at the same time. Lines are sorted within a window of so many lines, so that a file may be larger than the memory.
+/// It pauses before a call that depends on decisions on others.
 pub(super) struct Pass<'r> {
     recording: &'r Recording,
+    questions: Peekable<IntoIter<Asked>>,
     lines: Lines<'r>,
-    /// The limit that is applied to an access log.
     limit: Arc<str>,
-    leases: Leases,
+    pub(super) leases: Leases,
     /// The window: the numbers of lines and what they have, by time. Lines with the same time keep their order.
     waiting: BTreeMap<(i64, usize), (usize, Parsed)>,
     last: Option<i64>,
-    /// The number of lines that were read.
     pub(super) read: u64,
     /// The number of requests that lack the field which the key needs.
     lacking: u64,
@@ -226,37 +230,27 @@ impl Pass<'_> {
         self.waiting.insert((at, place), (number, parsed));
         Ok(true)
     }
-}
 
-impl Iterator for Pass<'_> {
-    type Item = Result<Timed<Purpose>, Fault>;
-
-    fn next(&mut self) -> Option<Self::Item> {
-        while self.waiting.len() <= self.recording.window {
-            match self.read_line() {
-                Ok(true) => {}
-                Ok(false) => break,
-                Err(fault) => return Some(Err(fault)),
-            }
+    pub(super) fn next(&mut self) -> Result<Option<Asked>, Fault> {
+        while self.waiting.len() <= self.recording.window && self.read_line()? {}
+        let next = self.waiting.first_entry();
+        let is_due = |question: &Asked| next.as_ref().is_none_or(|next| question.at <= next.key().0);
+        if let Some(question) = self.questions.next_if(is_due) {
+            return Ok(Some(question));
         }
-        let ((at, place), (number, parsed)) = self.waiting.pop_first()?;
+        let is_open = |parsed: &Parsed| matches!(parsed, Parsed::Event(event) if self.leases.is_open(event));
+        let Some(next) = next.filter(|next| !is_open(&next.get().1)) else { return Ok(None) };
+        let ((at, place), (number, parsed)) = next.remove_entry();
         self.last = Some(at);
-        let ((op, call), lease) = match parsed {
+        let (op, call, lease) = match parsed {
             Parsed::Request(key, is_lacking) => {
                 self.lacking += u64::from(is_lacking);
-                ((Op::Limit, Call::from((Arc::clone(&self.limit), &*key))), None)
+                (Op::Limit, Ok(Call::from((Arc::clone(&self.limit), &*key))), None)
             }
-            Parsed::Event(event) => {
-                let lease = event.lease.clone();
-                match call_of(*event, place, &mut self.leases, &self.recording.limits) {
-                    Ok(op_and_call) => (op_and_call, lease),
-                    Err(reason) => {
-                        return Some(Err(Fault::Line(UnreadableLine { place, number, ..reason.into() })));
-                    }
-                }
-            }
+            Parsed::Event(event) => (event.op, self.leases.call_of(&event, place, &self.recording.limits), event.lease),
         };
-        Some(Ok(Timed { at, op, call, tag: Purpose::Line(place, lease) }))
+        let call = call.map_err(|reason| Fault::Line(UnreadableLine { place, number, ..reason.into() }))?;
+        Ok(Some(Timed { at, op, call, tag: Purpose::Line(place, lease) }))
     }
 }
 
@@ -294,5 +288,31 @@ fn text_of<'l>(line: &'l [u8], before: &str) -> Cow<'l, str> {
     match std::str::from_utf8(line) {
         Ok(line) => line.into(),
         Err(_) => line.utf8_chunks().flat_map(|part| [part.valid().into(), escaped(part.invalid())]).collect(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::iter;
+
+    use super::*;
+
+    fn pass_over(questions: &[i64], calls: &[i64]) -> String {
+        let event = |at: &i64| format!("{{\"at\": {at}, \"limit\": \"a\"}}\n");
+        let source = Source::bytes("events", calls.iter().map(event).collect::<String>().as_bytes()).unwrap();
+        let args = LineArgs { max_bad_lines: None, strict: false, sort_window: 2 };
+        let recording = Recording::read(source, None, Limits::new(), &args).unwrap();
+        let (op, call, tag) = (Op::Check, Call::from(("a", "")), || Purpose::Balance(0));
+        let question = |at: &i64| Timed { at: at * 1000, op, call: call.clone(), tag: tag() };
+        let mut pass = recording.pass(None, questions.iter().map(question).collect(), &Progress::hidden()).unwrap();
+        let next = || pass.next().unwrap_or_else(|_| panic!("a call"));
+        iter::from_fn(next).map(|timed| format!("{} {}, ", timed.op.as_str(), timed.at / 1000)).collect()
+    }
+
+    #[test]
+    fn a_pass_has_every_question_and_call_and_questions_go_first() {
+        let all = pass_over(&[1, 3, 3, 9], &[4, 0, 3]);
+        assert_eq!(all, "limit 0, check 1, check 3, check 3, limit 3, limit 4, check 9, ");
+        assert_eq!(pass_over(&[], &[5]), "limit 5, ");
     }
 }

@@ -3,10 +3,8 @@
 
 use sqlx::{AssertSqlSafe, Connection, PgConnection};
 
-use crate::database::Running;
-use crate::error::{CliError, Result};
-use crate::output::Progress;
 use crate::text::moment;
+use crate::{CliError, Progress, Result, Running};
 use pg_limiter::migrate::{Part, functions, migrations};
 use pg_limiter::{Call, CallAt, Decision, Error, InvalidCall, Limits, Op, Schema, TransactionLimiter};
 
@@ -68,7 +66,6 @@ impl Sandbox {
 pub(crate) const CHUNK: usize = 250;
 
 /// A call, its time in microseconds since the Unix epoch, and what identifies it to the caller of [`Sandbox::decide`].
-#[derive(Clone, Debug)]
 pub(crate) struct Timed<T> {
     pub(crate) at: i64,
     pub(crate) op: Op,
@@ -76,43 +73,12 @@ pub(crate) struct Timed<T> {
     pub(crate) tag: T,
 }
 
+/// A call of a recording, or a question between its calls.
+pub(super) type Asked = Timed<Purpose>;
+
 pub(super) enum Purpose {
     /// The call of a line, and the name that the file gives to its lease.
     Line(usize, Option<String>),
     /// The balance of a panel.
     Balance(usize),
-}
-
-/// Merges two sequences of calls, each in the order of time. If times are equal, `first` goes first.
-pub(super) fn in_time_order<T, E>(
-    first: impl IntoIterator<Item = Timed<T>>,
-    second: impl IntoIterator<Item = Result<Timed<T>, E>>,
-) -> impl Iterator<Item = Result<Timed<T>, E>> {
-    let (mut first, mut second) = (first.into_iter().peekable(), second.into_iter().peekable());
-    std::iter::from_fn(move || {
-        let is_due =
-            |one: &Timed<T>| second.peek().is_none_or(|other| other.as_ref().is_ok_and(|other| one.at <= other.at));
-        first.next_if(is_due).map(Ok).or_else(|| second.next())
-    })
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    fn merged(first: &[i64], second: &[i64]) -> Vec<(i64, char)> {
-        let row = |tag, times: &[i64]| {
-            let timed = |at: &i64| Timed { at: *at, op: Op::Limit, call: Call::from(("a", "")), tag };
-            times.iter().map(timed).collect::<Vec<_>>()
-        };
-        let merged = in_time_order(row('q', first), row('c', second).into_iter().map(Ok::<_, ()>));
-        merged.map(|timed| timed.map(|timed| (timed.at, timed.tag)).expect("a call")).collect()
-    }
-
-    #[test]
-    fn merging_keeps_every_event_and_takes_ties_from_the_first() {
-        let all = merged(&[1, 3, 3, 9], &[0, 3, 4]);
-        assert_eq!(all, [(0, 'c'), (1, 'q'), (3, 'q'), (3, 'q'), (3, 'c'), (4, 'c'), (9, 'q')]);
-        assert_eq!(merged(&[], &[5]).len(), 1);
-    }
 }

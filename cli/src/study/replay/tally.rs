@@ -8,12 +8,11 @@ use std::sync::Arc;
 use jiff::Timestamp;
 use serde_json::json;
 
-use crate::error::Result;
 use crate::study::bad_lines::UnreadableLine;
 use crate::study::plot::SECOND;
 use crate::study::replay::Timed;
 use crate::text::{Column, WIDEST_NAME, format_micros, grouped, many, one_line, percent_of, shortened, shown};
-use crate::{json, output, text};
+use crate::{Result, json, output, text};
 use pg_limiter::{Decision, InvalidCall, Op};
 
 /// The requests of one key to one limit.
@@ -104,9 +103,8 @@ pub(super) fn table(tally: &Tally, by: Option<&str>, span: Option<(i64, i64)>) -
             ("FIRST DENIED (UTC)", true, |(.., row)| row.first_denied.map(time).unwrap_or_default()),
         ];
         lines.extend(text::table(&columns, &top, if by.is_some() { &[0] } else { &[0, 1] }));
-        if rows.len() > TOP {
-            lines.push(format!("... and {} more that had denials", grouped((rows.len() - TOP) as u64)));
-        }
+        let more = rows.len().saturating_sub(TOP) as u64;
+        lines.extend((more > 0).then(|| format!("... and {} more that had denials", grouped(more))));
     }
     lines.push(String::new());
     lines.extend(totals(tally, rows.len() as u64));
@@ -134,9 +132,8 @@ fn totals(tally: &Tally, keys_denied: u64) -> Vec<String> {
     let [admitted, denied] = [tally.admitted, tally.denied].map(grouped);
     let (all, share) = (many(requests, "request"), percent_of(tally.denied as f64, requests as f64));
     let mut lines = vec![format!("{all}: {admitted} admitted, {denied} denied ({share} %)")];
-    if tally.reserved > 0 {
-        lines.push(format!("{} of the admitted had to wait first", grouped(tally.reserved)));
-    }
+    let waited = || format!("{} of the admitted had to wait first", grouped(tally.reserved));
+    lines.extend((tally.reserved > 0).then(waited));
     let share = percent_of(keys_denied as f64, keys as f64);
     lines.push(format!("{}: {} ever denied ({share} %)", many(keys, "key"), grouped(keys_denied)));
     if tally.checks + tally.resets > 0 {

@@ -2,39 +2,34 @@
 
 mod traffic;
 
-use std::cmp::Reverse;
-use std::collections::HashMap;
-use std::collections::binary_heap::{BinaryHeap, PeekMut};
+use std::collections::{BTreeSet, HashMap};
 use std::iter;
 use std::sync::Arc;
 use std::time::Duration;
 
 use serde_json::json;
 
-use crate::database::Database;
-use crate::error::{CliError, Result};
-use crate::input;
 use crate::json::{line, milliseconds};
 use crate::limit_args::Sourced;
-use crate::output::{self, Progress};
 use crate::study::plot::{Bar, Bins, Clock, Panel, Picture};
 use crate::study::replay::{CHUNK, Sandbox, Timed};
 pub(crate) use crate::study::simulate::traffic::SimulateArgs;
 use crate::study::simulate::traffic::{MOST_CALLS, OnDenial, Traffic};
 use crate::text::{self, Column, grouped, percent_of, period_micros, tokens, wait};
+use crate::{CliError, Database, Progress, Result, input, output};
 use pg_limiter::{Call, Item, Kind, LeaseId, Limit, Limits, Op};
 
 /// A question to the database. At the same time, the first variant goes first.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 enum Step {
     Release(LeaseId),
-    Balance,
+    /// The balance at the moment with this index.
+    Balance(usize),
     /// The call with this index in [`Prepared::times`], and the lease under which it takes slots.
     Call(usize, Option<LeaseId>),
 }
 
-/// Questions by time, the next first.
-type Steps = BinaryHeap<Reverse<(i64, Step)>>;
+type Steps = BTreeSet<(i64, Step)>;
 
 struct Prepared<'a> {
     args: &'a SimulateArgs,
@@ -80,7 +75,7 @@ impl<'a> Prepared<'a> {
         let mut simulated = Vec::new();
         for (name, limit) in &self.named {
             let key = with_balance.then(|| self.args.key.as_str().into());
-            let panel = Panel::new(name, *limit, String::new(), self.bins, key);
+            let panel = Panel::new(name, *limit, "", self.bins, key);
             simulated.push(self.play(panel, sandbox, progress).await?);
         }
         Ok(simulated)
@@ -98,22 +93,22 @@ impl<'a> Prepared<'a> {
         let held_for = |since: i64, released: i64| {
             (released.min(since.saturating_add(period_micros(&limit))) - since) as f64 * count
         };
-        let mut asked: Steps = panel.moments().map(|at| Reverse((at, Step::Balance))).collect();
+        let mut asked: Steps = panel.moments().enumerate().map(|(nth, at)| (at, Step::Balance(nth))).collect();
         times.iter().enumerate().for_each(|(nth, at)| self.ask(&limit, *at, nth, &mut asked));
-        while let Some(Reverse((first, _))) = asked.peek() {
+        while let Some((first, _)) = asked.first() {
             // With retries, calls at the same time only: a denial adds a retry before later calls.
             let last = if retry { *first } else { i64::MAX };
-            let next = || asked.peek_mut().filter(|step| step.0.0 <= last).map(PeekMut::pop);
+            let next = || asked.first().is_some_and(|(at, _)| *at <= last).then(|| asked.pop_first()).flatten();
             let chunk: Vec<_> = iter::from_fn(next).take(CHUNK).map(|step| self.timed(&name, step)).collect();
             for (timed, decision) in sandbox.decide(chunk, limits).await? {
                 let decision = decision.map_err(CliError::usage)?;
+                if let Step::Release(lease) = timed.tag
+                    && let Some(since) = held.remove(&lease)
+                {
+                    slots += held_for(since, timed.at);
+                    outcome.lost += u64::from(!decision.is_allowed());
+                }
                 let Step::Call(nth, lease) = timed.tag else {
-                    if let Step::Release(lease) = timed.tag
-                        && let Some(since) = held.remove(&lease)
-                    {
-                        slots += held_for(since, timed.at);
-                        outcome.lost += u64::from(!decision.is_allowed());
-                    }
                     panel.balance(timed.at, decision.remaining());
                     continue;
                 };
@@ -126,17 +121,15 @@ impl<'a> Prepared<'a> {
                         held.insert(lease, timed.at);
                         outcome.most_held = outcome.most_held.max(panel.limit.capacity() - decision.remaining());
                     }
-                    continue;
-                }
-                if !retry {
+                } else if retry {
+                    let wait = wait.and_then(|wait| i64::try_from(wait.as_micros()).ok()).unwrap_or(i64::MAX);
+                    // Retrying after a wait of 0 would loop forever.
+                    let again = timed.at.saturating_add(wait.max(1));
+                    if again < traffic.length {
+                        self.ask(&limit, again, nth, &mut asked);
+                    }
+                } else {
                     outcome.longest_wait = outcome.longest_wait.max(wait.unwrap_or_default());
-                    continue;
-                }
-                let wait = wait.and_then(|wait| i64::try_from(wait.as_micros()).ok()).unwrap_or(i64::MAX);
-                // Retrying after a wait of 0 would loop forever.
-                let again = timed.at.saturating_add(wait.max(1));
-                if again < traffic.length {
-                    self.ask(&limit, again, nth, &mut asked);
                 }
             }
             let most = grouped(MOST_CALLS as u64);
@@ -153,16 +146,16 @@ impl<'a> Prepared<'a> {
     fn ask(&self, limit: &Limit, at: i64, nth: usize, asked: &mut Steps) {
         let hold = self.holds.get(nth).filter(|_| limit.kind() == Kind::Concurrency);
         let held = hold.map(|hold| (at.saturating_add(*hold), LeaseId::random()));
-        asked.push(Reverse((at, Step::Call(nth, held.map(|(_, lease)| lease)))));
+        asked.insert((at, Step::Call(nth, held.map(|(_, lease)| lease))));
         let released = held.filter(|(end, _)| *end < self.traffic.length);
-        asked.extend(released.map(|(end, lease)| Reverse((end, Step::Release(lease)))));
+        asked.extend(released.map(|(end, lease)| (end, Step::Release(lease))));
     }
 
-    fn timed(&self, name: &str, Reverse((at, tag)): Reverse<(i64, Step)>) -> Timed<Step> {
+    fn timed(&self, name: &str, (at, tag): (i64, Step)) -> Timed<Step> {
         let (op, call) = match tag {
             Step::Call(_, lease) => (Op::Limit, self.call(name, lease)),
             Step::Release(lease) => (Op::Release, self.item(name).lease(lease)),
-            Step::Balance => (Op::Check, self.item(name).count(0).into()),
+            Step::Balance(_) => (Op::Check, self.item(name).count(0).into()),
         };
         Timed { at, op, call, tag }
     }
@@ -251,7 +244,6 @@ impl Outcome {
     }
 }
 
-/// One limit, and the outcome of the calls to it.
 type Simulated = (Panel, Outcome);
 
 /// `None` for slots, which have no period.
@@ -264,7 +256,7 @@ fn table(traffic: &str, simulated: &[Simulated], retry: bool) -> Vec<String> {
     let has_slots = |(panel, _): &Simulated| panel.has_slots();
     let (slots, periods) = (simulated.iter().any(has_slots), !simulated.iter().all(has_slots));
     let columns: [Column<'_, Simulated>; 12] = [
-        ("LIMIT", true, |(panel, _)| panel.title()),
+        ("LIMIT", true, |(panel, _)| panel.title.clone()),
         ("OFFERED", true, |(panel, _)| grouped(panel.calls)),
         ("ADMITTED", true, |(_, outcome)| grouped(outcome.admitted)),
         ("RESERVED", reserved, |(_, outcome)| grouped(outcome.reserved)),

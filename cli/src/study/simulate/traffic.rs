@@ -82,7 +82,7 @@ impl SimulateArgs {
                     true => "add --limits FILE, or --database-url URL",
                     false => "leave out --limit, or give --limits FILE in place of the options that define a limit",
                 };
-                let reason = format!("--limit {name} names a limit of a file, or a stored one: {remedy}");
+                let reason = format_args!("--limit {name} names a limit of a file, or a stored one: {remedy}");
                 return Err(CliError::usage(reason));
             }
             let is_simulated = |kind: &Kind| kind.has_option("rate") && (!self.reserve || kind.can_reserve());
@@ -126,10 +126,8 @@ impl SimulateArgs {
         }
         let hold = slots.map(|_| length("--hold", &self.hold, 1)).transpose()?;
         // The slots of a concurrency limit serve its capacity in each holding time.
-        let period = |limit: &Limit| match (limit.kind(), hold) {
-            (Kind::Concurrency, Some(hold)) => hold,
-            _ => period_micros(limit),
-        };
+        let held = |limit: &Limit| hold.filter(|_| limit.kind() == Kind::Concurrency);
+        let period = |limit: &Limit| held(limit).unwrap_or_else(|| period_micros(limit));
         let rate = |limit: &Limit| limit.rate() / period(limit) as f64;
         let limits = || limits.iter().map(|(_, limit)| limit);
         let longest = limits().map(period).max().unwrap_or(1);
@@ -183,7 +181,6 @@ pub(super) struct Pace {
 }
 
 /// Traffic from time 0 on. Lengths are in microseconds; `burst`, a number of calls, `pause` and `hold` are averages.
-#[derive(Clone, Copy, Debug, PartialEq)]
 pub(super) struct Traffic {
     shape: Shape,
     /// The average rate; for bursts, the rate within a burst.
@@ -191,7 +188,6 @@ pub(super) struct Traffic {
     pub(super) length: i64,
     burst: f64,
     pause: i64,
-    /// How long calls hold slots.
     hold: Option<i64>,
     seed: u64,
 }

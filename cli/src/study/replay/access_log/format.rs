@@ -163,7 +163,7 @@ impl LogFormat {
 
     /// The names of the fields in the format itself. None for JSON, whose lines have their own.
     pub(super) fn own_names(&self) -> impl Iterator<Item = &str> {
-        self.patterns.iter().flat_map(Pattern::fields).map(|field| field.name.as_str())
+        self.patterns.iter().flat_map(|pattern| &pattern.fields).map(|field| field.name.as_str())
     }
 }
 
@@ -261,13 +261,11 @@ fn of_host_name(line: &str) -> Option<String> {
 
 fn reads(format: &LogFormat, line: &str) -> bool {
     let Ok(read) = format.read(line) else { return false };
-    if read.second_address().is_some() {
-        return false;
-    }
     // Two addresses: the first may be a proxy's. A number may be what is left of one, or a time.
     let is_number = |host: &str| host.bytes().all(|byte| byte.is_ascii_digit() || byte == b'.');
     let is_proxy = |host: &str| address(host).is_some() || is_number(host);
-    if read.own("server_port").is_none() && read.own("host").is_some_and(is_proxy) {
+    let has_proxy = read.own("server_port").is_none() && read.own("host").is_some_and(is_proxy);
+    if has_proxy || read.second_address().is_some() {
         return false;
     }
     let is_client = |text: &str| address(text).is_some() || text == "unknown";

@@ -1,6 +1,7 @@
 //! The JSON object on a line of an access log.
 
 use std::fmt::{self, Formatter};
+use std::iter;
 
 use serde::de::{self, MapAccess, SeqAccess, Visitor};
 use serde::{Deserialize, Deserializer};
@@ -17,6 +18,14 @@ impl<'de> Deserialize<'de> for Unambiguous {
 }
 
 struct Values;
+
+macro_rules! visit_scalars {
+    ($($visit:ident: $scalar:ty),*) => {
+        $(fn $visit<E>(self, scalar: $scalar) -> Result<Unambiguous, E> {
+            Ok(Unambiguous(scalar.into()))
+        })*
+    };
+}
 
 impl<'de> Visitor<'de> for Values {
     type Value = Unambiguous;
@@ -37,32 +46,11 @@ impl<'de> Visitor<'de> for Values {
     }
 
     fn visit_seq<A: SeqAccess<'de>>(self, mut items: A) -> Result<Unambiguous, A::Error> {
-        let mut array = Vec::new();
-        while let Some(Unambiguous(item)) = items.next_element()? {
-            array.push(item);
-        }
-        Ok(Unambiguous(array.into()))
+        let next = || items.next_element().map(|item| item.map(|Unambiguous(item)| item)).transpose();
+        iter::from_fn(next).collect::<Result<Value, _>>().map(Unambiguous)
     }
 
-    fn visit_bool<E>(self, value: bool) -> Result<Unambiguous, E> {
-        Ok(Unambiguous(value.into()))
-    }
-
-    fn visit_i64<E>(self, value: i64) -> Result<Unambiguous, E> {
-        Ok(Unambiguous(value.into()))
-    }
-
-    fn visit_u64<E>(self, value: u64) -> Result<Unambiguous, E> {
-        Ok(Unambiguous(value.into()))
-    }
-
-    fn visit_f64<E>(self, value: f64) -> Result<Unambiguous, E> {
-        Ok(Unambiguous(value.into()))
-    }
-
-    fn visit_str<E>(self, value: &str) -> Result<Unambiguous, E> {
-        Ok(Unambiguous(value.into()))
-    }
+    visit_scalars!(visit_bool: bool, visit_i64: i64, visit_u64: u64, visit_f64: f64, visit_str: &str);
 
     fn visit_unit<E>(self) -> Result<Unambiguous, E> {
         Ok(Unambiguous(Value::Null))

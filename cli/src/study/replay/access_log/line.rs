@@ -149,7 +149,6 @@ impl<'a> LogLine<'a> {
 /// The fields of a JSON object and of the objects in it. The names of inner fields follow a dot. Outer fields are first.
 fn fields_of(object: Map<String, Value>) -> Result<Fields<'static>, String> {
     let mut fields = Fields::new();
-    let mut dotted: HashMap<String, String> = HashMap::new();
     let mut objects = VecDeque::from([(String::new(), object)]);
     while let Some((before, object)) = objects.pop_front() {
         for (name, value) in object {
@@ -158,8 +157,7 @@ fn fields_of(object: Map<String, Value>) -> Result<Fields<'static>, String> {
                 Value::Object(inner) => objects.push_back((name + ".", inner)),
                 value => {
                     let Some(text) = text(value) else { continue };
-                    let has_dot = name.contains('.');
-                    if has_dot && dotted.insert(name.clone(), text.clone()).is_some_and(|earlier| earlier != text) {
+                    if name.contains('.') && fields.iter().any(|(own, earlier)| *own == name && *earlier != text) {
                         return Err(format!("the field {name} has two values"));
                     }
                     fields.push((name.into(), text.into()));

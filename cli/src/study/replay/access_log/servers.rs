@@ -5,7 +5,7 @@ use std::sync::LazyLock;
 
 use regex::{Captures, Regex};
 
-use crate::study::replay::access_log::pattern::{COMMON, Field, Kind, Pattern, TimeForm};
+use crate::study::replay::access_log::pattern::{COMMON, Kind, Pattern, TimeForm};
 
 /// A variable, written `$name` or `${name}`.
 static VARIABLE: LazyLock<Regex> =
@@ -24,9 +24,9 @@ static TWO_TIMES: LazyLock<Regex> =
 
 pub(super) fn of_nginx(format: &str) -> Result<Pattern, String> {
     divided(&URI_AND_QUERY.replace_all(&unescaped(format), "$${request_uri}"), &VARIABLE, |pattern, variable, after| {
-        let name = variable.get(1).or(variable.get(2));
+        let name = variable.get(1).or(variable.get(2)).map(|name| name.as_str());
         let name = name.ok_or_else(|| format!("after $, \"{after}\" is no name of a variable"))?;
-        pattern.push_field(variable_field(name.as_str()));
+        pattern.push_field(name, kind_of(name));
         Ok(())
     })
 }
@@ -53,8 +53,8 @@ fn divided(
     Ok(pattern)
 }
 
-fn variable_field(name: &str) -> Field {
-    let kind = match name {
+fn kind_of(variable: &str) -> Kind {
+    match variable {
         "time_local" => Kind::Time(TimeForm::Strftime(COMMON.to_owned())),
         "time_iso8601" => Kind::Time(TimeForm::Iso),
         "msec" => Kind::Time(TimeForm::Number(1)),
@@ -65,10 +65,9 @@ fn variable_field(name: &str) -> Field {
         "connection" | "connection_requests" | "connection_time" | "gzip_ratio" | "request_time" => Kind::Number,
         "remote_logname" | "hostname" | "server_addr" | "request_method" | "scheme" | "server_protocol" => Kind::Word,
         "request_id" | "pid" => Kind::Word,
-        _ if name.starts_with("upstream_") && !name.starts_with("upstream_http_") => Kind::List,
+        _ if variable.starts_with("upstream_") && !variable.starts_with("upstream_http_") => Kind::List,
         _ => Kind::Text,
-    };
-    Field { name: name.to_owned(), kind }
+    }
 }
 
 pub(super) fn of_apache(format: &str) -> Result<Pattern, String> {
@@ -92,19 +91,19 @@ pub(super) fn of_apache(format: &str) -> Result<Pattern, String> {
             Some('%') => pattern.push_text("%"),
             Some('t') if ["", "begin", "end"].contains(&argument) => {
                 pattern.push_text("[");
-                pattern.push_field(variable_field("time_local"));
+                pattern.push_field("time_local", kind_of("time_local"));
                 pattern.push_text("]");
             }
-            Some('t') => pattern.push_field(Field { name: "time_local".to_owned(), kind: Kind::Time(time(argument)?) }),
+            Some('t') => pattern.push_field("time_local", Kind::Time(time(argument)?)),
             Some(letter) => {
-                let mut field = directive_field(letter, argument)?;
+                let (mut name, kind) = name_and_kind(letter, argument)?;
                 if letter == 'h' && has_address {
-                    "remote_host".clone_into(&mut field.name);
-                } else if names.contains(&field.name) {
-                    written.clone_into(&mut field.name);
+                    "remote_host".clone_into(&mut name);
+                } else if names.contains(&name) {
+                    written.clone_into(&mut name);
                 }
-                names.push(field.name.clone());
-                pattern.push_field(field);
+                names.push(name.clone());
+                pattern.push_field(name, kind);
             }
             None => return Err(format!("after %, \"{after}\" is no directive")),
         }
@@ -114,13 +113,13 @@ pub(super) fn of_apache(format: &str) -> Result<Pattern, String> {
 
 /// The name of the field that one directive writes, such as `%{X-Api-Key}i`.
 pub(super) fn field_name(directive: &str) -> Option<String> {
-    of_apache(directive).ok()?.fields().next().map(|field| field.name.clone())
+    of_apache(directive).ok()?.fields.into_iter().next().map(|field| field.name)
 }
 
-fn directive_field(letter: char, argument: &str) -> Result<Field, String> {
+fn name_and_kind(letter: char, argument: &str) -> Result<(String, Kind), String> {
     let header = || argument.to_ascii_lowercase().replace('-', "_");
-    let variable = || VARIABLES.split(' ').skip_while(|word| !word.chars().eq([letter])).nth(1).map(variable_field);
-    let (name, kind) = match (letter, argument) {
+    let variable = VARIABLES.split(' ').skip_while(|word| !word.chars().eq([letter])).nth(1);
+    Ok(match (letter, argument) {
         // It is a name if the server looks names up.
         ('h', _) => ("remote_addr".to_owned(), Kind::Word),
         ('a', "c") => ("realip_remote_addr".to_owned(), Kind::Address),
@@ -131,9 +130,10 @@ fn directive_field(letter: char, argument: &str) -> Result<Field, String> {
         ('C', cookie) => (format!("cookie_{cookie}"), Kind::Text),
         ('e' | 'n' | 'x', name) => (name.to_owned(), Kind::Text),
         ('f' | 'R' | 'L' | 'k' | 'X' | 'S', _) => (letter.to_string(), Kind::Text),
-        _ => return variable().ok_or_else(|| format!("the directive %{letter} is unknown")),
-    };
-    Ok(Field { name, kind })
+        _ => variable
+            .map(|name| (name.to_owned(), kind_of(name)))
+            .ok_or_else(|| format!("the directive %{letter} is unknown"))?,
+    })
 }
 
 /// The directives that write the same as a variable of nginx.
@@ -148,41 +148,5 @@ fn time(format: &str) -> Result<TimeForm, String> {
         "usec" => Ok(TimeForm::Number(1_000_000)),
         _ if format.contains('%') => Ok(TimeForm::Strftime(format.to_owned())),
         _ => Err(format!("%{{{format}}}t is no format of a time")),
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn variables_are_divided_from_the_text_between_them() {
-        let column = |name: &str, after: &str| (variable_field(name), after.to_owned());
-        for (format, columns) in [
-            ("$host:${status}ms \\\"", &[column("host", ":"), column("status", "ms \"")][..]),
-            ("$uri$is_args$args\\t", &[column("request_uri", "\t")]),
-            ("${uri}$is_args$args\\t", &[column("request_uri", "\t")]),
-            ("$uri${is_args}${query_string}\\t", &[column("request_uri", "\t")]),
-        ] {
-            assert_eq!(of_nginx(format).unwrap().columns, columns, "{format}");
-        }
-    }
-
-    #[test]
-    fn directives_have_the_names_of_nginx_variables() {
-        for (directive, name) in [
-            ("%{c}a", "realip_remote_addr"),
-            ("%>s", "status"),
-            ("%400,501{User-Agent}i", "http_user_agent"),
-            ("%!200,304,302{Referer}i", "http_referer"),
-            ("%{SSL_CIPHER}x", "SSL_CIPHER"),
-        ] {
-            assert_eq!(field_name(directive).as_deref(), Some(name), "{directive}");
-        }
-        // A time in several directives is one field.
-        let pattern = of_apache("%h [%{%d/%b/%Y %T}t.%{msec_frac}t %{%z}t]").unwrap();
-        let times: Vec<&Field> = pattern.fields().skip(1).collect();
-        let [Field { kind: Kind::Time(form), .. }] = times[..] else { panic!("{pattern:?}") };
-        assert_eq!(form.micros("17/May/2015 12:05:03.250 +0200"), Some(1_431_857_103_250_000));
     }
 }

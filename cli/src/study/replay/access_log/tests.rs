@@ -10,12 +10,18 @@ fn options(key: &str) -> LogOptions {
     LogOptions { key: Some(key.to_owned()), ..LogOptions::default() }
 }
 
-/// The time and the key of a line, or the reason why it has none.
-fn read(text: &str, options: &LogOptions, line: &str) -> Result<(i64, Option<String>), String> {
+/// The key of a line at this time, or the reason why it has none.
+fn read(text: &str, options: &LogOptions, line: &str) -> Result<Option<String>, String> {
     let format: LogFormat = text.parse().expect(text);
     let line = format.parse(line).map_err(|unreadable| unreadable.to_string())?;
+    assert_eq!(line.at_micros(), AT, "{text}: {line:?}");
     let (key, is_lacking) = LogKey::new(&format, options).expect(text).of(&line)?;
-    Ok((line.at_micros(), (!is_lacking).then_some(key)))
+    Ok((!is_lacking).then_some(key))
+}
+
+fn has(text: &str, name: &str, line: &str, value: &str) {
+    let line = line.replace("TIME", TIME);
+    assert_eq!(read(text, &options(name), &line), Ok(Some(value.to_owned())), "{name} of {line}, as {text}");
 }
 
 /// The formats of the servers' documentation, each with a line and the key of its client.
@@ -74,44 +80,27 @@ fn each_format_reads_its_example() {
         ("json", r#"{"ClientHost": "203.0.113.1", "RequestPath": "/a", "StartUTC": "2015-05-17T10:05:03Z", "DownstreamStatus": 200}"#.to_owned()),
         ("json:time=when.at,remote_addr=from", r#"{"when": {"at": "1431857103000"}, "from": "203.0.113.1", "time": "x"}"#.to_owned()),
     ] {
-        let expected = Ok((AT, Some("203.0.113.1".to_owned())));
-        assert_eq!(read(text, &options("remote_addr"), &line), expected, "{text}: {line}");
+        has(text, "remote_addr", &line, "203.0.113.1");
     }
 }
 
 #[test]
 fn a_key_may_be_any_field_of_the_format() {
     let line = r#"example.com:80 203.0.113.1 "k \"7\"" [17/May/2015:10:05:03 +0000] GET /a?b HTTP/1.1"#;
-    let apache = ("%v:%p %h \"%{X-Api-Key}i\" %t %r", line);
-    let nginx = ("$host:$server_port $remote_addr \"$http_x_api_key\" [$time_local] $request", line);
+    let apache = "%v:%p %h \"%{X-Api-Key}i\" %t %r";
+    let nginx = "$host:$server_port $remote_addr \"$http_x_api_key\" [$time_local] $request";
     let object = r#"{"time": 1431857103, "tenant": {"id": 7}, "headers.x": ["a", "b"], "admin": true}"#;
-    let json = ("json", object);
-    for ((text, line), name, expected) in [
-        (apache, "%{X-Api-Key}i", Some("k \"7\"")),
-        (apache, "http_x_api_key", Some("k \"7\"")),
-        (apache, "%h", Some("203.0.113.1")),
-        (nginx, "$http_x_api_key", Some("k \"7\"")),
-        (nginx, "$remote_addr", Some("203.0.113.1")),
-        (nginx, "server_port", Some("80")),
-        (nginx, "host", Some("example.com")),
-        (nginx, "path", Some("/a")),
-        (nginx, "method", Some("GET")),
-        (json, "tenant.id", Some("7")),
-        (json, "headers.x", Some("a, b")),
-        (json, "admin", Some("true")),
-        (json, "none", None),
-    ] {
-        assert_eq!(read(text, &options(name), line), Ok((AT, expected.map(str::to_owned))), "{name}");
-    }
-    for ((text, _), name) in
-        [(apache, "user"), (nginx, "$http_x_user"), (nginx, "%{X-User}i"), (apache, "%"), (nginx, "")]
-    {
-        assert!(LogKey::new(&text.parse().expect(text), &options(name)).is_err(), "{name}");
-    }
-}
-
-#[test]
-fn a_value_with_blanks_does_not_shift_the_fields_after_it() {
+    let escaped = "$host:${status}ms \\\"$msec\\\" $remote_addr";
+    let directives = "%h %t %{c}a %>s %400,501{User-Agent}i %!200,304,302{Referer}i %{SSL_CIPHER}x";
+    let directed = "1.2.3.4 TIME 5.6.7.8 200 x y AES";
+    // squid's native log, and one of nginx: columns may be padded with blanks.
+    let squid =
+        "$msec $request_time $remote_addr $result/$status $body_bytes_sent $request_method $uri $user $peer $type";
+    let of_squid =
+        "1431857103.000    310 192.168.0.1 TCP_MISS/200 4096 GET http://a.example/200/ - DIRECT/1.2.3.4 text/html";
+    let columns = "$remote_addr - $remote_user [$time_local] $status $uri";
+    let (padded, plain) = ("1.2.3.4   -  bob   TIME   200   /a", "1.2.3.4 - bob TIME 200 /a");
+    // A value with blanks does not shift the fields after it.
     let upstream = "$upstream_addr $upstream_status $upstream_response_time $remote_addr [$time_local] $status";
     let tried = "10.0.0.1:80, 10.0.0.2:80 502, 200 0.001, 0.002 1.2.3.4 TIME 200";
     let again = "10.0.0.1:80 : 10.0.0.2:80, unix:/a 302 : 502, 200 0.1 : -, 0.2 1.2.3.4 TIME 200";
@@ -122,6 +111,36 @@ fn a_value_with_blanks_does_not_shift_the_fields_after_it() {
     let separated = "$remote_addr;$uri;$status;$time_iso8601";
     let user = "a [17/May/2014:10:05:03 +0000] b";
     for (text, line, name, value) in [
+        (apache, line, "%{X-Api-Key}i", "k \"7\""),
+        (apache, line, "http_x_api_key", "k \"7\""),
+        (apache, line, "%h", "203.0.113.1"),
+        (nginx, line, "$http_x_api_key", "k \"7\""),
+        (nginx, line, "$remote_addr", "203.0.113.1"),
+        (nginx, line, "server_port", "80"),
+        (nginx, line, "host", "example.com"),
+        (nginx, line, "path", "/a"),
+        (nginx, line, "method", "GET"),
+        ("json", object, "tenant.id", "7"),
+        ("json", object, "headers.x", "a, b"),
+        ("json", object, "admin", "true"),
+        (escaped, "a.example:200ms \"1431857103\" 1.2.3.4", "$host", "a.example"),
+        (escaped, "a.example:200ms \"1431857103\" 1.2.3.4", "$status", "200"),
+        ("$uri$is_args$args\\t$msec", "/a?b\t1431857103", "$request_uri", "/a?b"),
+        ("${uri}$is_args$args\\t$msec", "/a?b\t1431857103", "$request_uri", "/a?b"),
+        ("$uri${is_args}${query_string}\\t$msec", "/a?b\t1431857103", "$request_uri", "/a?b"),
+        (directives, directed, "$realip_remote_addr", "5.6.7.8"),
+        (directives, directed, "$status", "200"),
+        (directives, directed, "$http_user_agent", "x"),
+        (directives, directed, "$http_referer", "y"),
+        (directives, directed, "$SSL_CIPHER", "AES"),
+        (squid, of_squid, "remote_addr", "192.168.0.1"),
+        (squid, of_squid, "status", "200"),
+        (squid, of_squid, "uri", "http://a.example/200/"),
+        (squid, of_squid, "$type", "text/html"),
+        (columns, padded, "user", "bob"),
+        (columns, padded, "uri", "/a"),
+        (columns, plain, "user", "bob"),
+        (columns, plain, "uri", "/a"),
         (upstream, tried, "$upstream_status", "502, 200"),
         (upstream, again, "$upstream_status", "302 : 502, 200"),
         (upstream, tried, "status", "200"),
@@ -137,8 +156,36 @@ fn a_value_with_blanks_does_not_shift_the_fields_after_it() {
         ("${remote_addr}:$remote_port [$time_local]", "2001:db8::1:4711 TIME", "remote_addr", "2001:db8::/64"),
         ("%{%d/%b/%Y %T}t %{%z}t %h %U", "17/May/2015 10:05:03 +0000 1.2.3.4 /a b", "uri", "/a b"),
     ] {
-        let line = line.replace("TIME", TIME);
-        assert_eq!(read(text, &options(name), &line), Ok((AT, Some(value.to_owned()))), "{text}: {line}");
+        has(text, name, line, value);
+    }
+    assert_eq!(read("json", &options("none"), object), Ok(None));
+    for (text, name) in [(apache, "user"), (nginx, "$http_x_user"), (nginx, "%{X-User}i"), (apache, "%"), (nginx, "")] {
+        assert!(LogKey::new(&text.parse().expect(text), &options(name)).is_err(), "{name}");
+    }
+}
+
+#[test]
+fn every_form_of_a_time_is_read_to_the_same_time() {
+    for time in ["2015-05-17T10:05:03Z", "2015-05-17T12:05:03.000+0200"] {
+        has("$time_iso8601 $remote_addr", "remote_addr", &format!("{time} 1.2.3.4"), "1.2.3.4");
+    }
+    // A time in several directives is one field.
+    let in_parts = "%h [%{%d/%b/%Y %T}t.%{msec_frac}t %{%z}t]".parse::<LogFormat>().expect("a format");
+    let line = in_parts.parse("1.2.3.4 [17/May/2015 12:05:03.250 +0200]").expect("a line");
+    assert_eq!(line.at_micros(), AT + 250_000);
+    let object = |time: &str| format!(r#"{{"time": "{time}", "remote_addr": "1.2.3.4"}}"#);
+    let dates = ["17/May/2015:10:05:03 +0000", "2015-05-17T10:05:03.000000Z"];
+    let numbers = ["1431857103.0", "1431857103000", "1431857103000000", "1431857103000000000"];
+    for time in dates.iter().chain(&numbers) {
+        has("json", "remote_addr", &object(time), "1.2.3.4");
+    }
+    let no_times = ["", "0", "0.005", "-5", "99", "yesterday", "2015-05-17", "NaN", "inf", "1e300"];
+    let no_zones = ["2015-05-17T10:05:03", "2015-05-17T10:05:03+16:00"];
+    let far_zones = ["17/May/2015:10:05:03 +2400", "17/May/2015:10:05:03 -1959"];
+    for time in no_times.iter().chain(&no_zones).chain(&far_zones) {
+        let reason = read("json", &options("remote_addr"), &object(time)).expect_err(time);
+        let is_named = reason.contains(&format!("\"{time}\" is not a time like "));
+        assert!(is_named || time.is_empty() && reason.contains("no field has the time"), "{reason}");
     }
 }
 
@@ -150,8 +197,7 @@ fn a_line_with_two_readings_has_no_key_that_differs() {
     let iso = "$remote_addr $http_user_agent $time_iso8601 $http_referer";
     let browsed = "1.2.3.4 TIME /a b Mozilla/5.0 200";
     for (name, value) in [("remote_addr", "1.2.3.4"), ("status", "200")] {
-        let line = browsed.replace("TIME", TIME);
-        assert_eq!(read(agent, &options(name), &line), Ok((AT, Some(value.to_owned()))), "{name}");
+        has(agent, name, browsed, value);
     }
     let values = ["can be read with several values of ", "--key"];
     for (text, name, line, words) in [
@@ -177,30 +223,6 @@ fn a_line_with_two_readings_has_no_key_that_differs() {
     for (nth, zoned) in ["12:05:03 +0200", "10:05:03 +0000", "10:05:04 +0000"].into_iter().enumerate() {
         let line = format!("1.2.3.4 ann {TIME} [17/May/2015:{zoned}] x");
         assert_eq!(read(text, &options("remote_addr"), &line).is_ok(), nth < 2, "{line}");
-    }
-}
-
-/// squid's native log, and one of nginx.
-#[test]
-fn columns_may_be_padded_with_blanks() {
-    let squid =
-        "$msec $request_time $remote_addr $result/$status $body_bytes_sent $request_method $uri $user $peer $type";
-    let line =
-        "1431857103.000    310 192.168.0.1 TCP_MISS/200 4096 GET http://a.example/200/ - DIRECT/1.2.3.4 text/html";
-    let nginx = "$remote_addr - $remote_user [$time_local] $status $uri";
-    let padded = "1.2.3.4   -  bob   [17/May/2015:10:05:03 +0000]   200   /a";
-    let plain = "1.2.3.4 - bob [17/May/2015:10:05:03 +0000] 200 /a";
-    for (text, line, name, value) in [
-        (squid, line, "remote_addr", "192.168.0.1"),
-        (squid, line, "status", "200"),
-        (squid, line, "uri", "http://a.example/200/"),
-        (squid, line, "$type", "text/html"),
-        (nginx, padded, "user", "bob"),
-        (nginx, padded, "uri", "/a"),
-        (nginx, plain, "user", "bob"),
-        (nginx, plain, "uri", "/a"),
-    ] {
-        assert_eq!(read(text, &options(name), line), Ok((AT, Some(value.to_owned()))), "{name}: {line}");
     }
 }
 
@@ -230,7 +252,7 @@ fn a_peer_on_a_unix_socket_has_its_client_in_a_header() {
         ("198.51.100.7", "203.0.113.1", "198.51.100.7"),
     ] {
         let line = format!("{peer} {tail} \"{reported}\"");
-        assert_eq!(read(header, &behind, &line), Ok((AT, Some(key.to_owned()))), "{line}");
+        assert_eq!(read(header, &behind, &line), Ok(Some(key.to_owned())), "{line}");
     }
-    assert_eq!(read("common", &options("path"), &format!("unix: {tail}")), Ok((AT, Some("/".to_owned()))));
+    has("common", "path", &format!("unix: {tail}"), "/");
 }
