@@ -185,14 +185,17 @@ async fn gate(args: GateArgs, database: &Database, notes: bool) -> Result<(Limit
     let mut tx = limiter.pool().begin().await?;
     let stored = Limits::stored_in(&mut *tx, limiter.schema()).await;
     tx.rollback().await?;
-    // A role that blocks may lack the right to read the stored limits: then the function in SQL refuses.
+    let key = forms.find(&limiter, &args.name, notes).await?;
+    let gate = Item::new((&*args.name, Limit::gate()), key.as_str());
+    // A role that blocks may lack the right to read the stored limits: then the function in SQL refuses. A block outlasts a change
+    // of the limit to another kind.
     if let Ok(stored) = stored
         && let Some(kind) = stored.get(&args.name).map(Limit::kind).filter(|kind| *kind != Kind::Gate)
+        && (notes || limiter.is_blocked(gate.clone()).await?.is_none())
     {
         return Err(CliError::usage(InvalidCall::NotAGate { limit: args.name, kind }));
     }
-    let key = forms.find(&limiter, &args.name, notes).await?;
-    Ok((limiter, Item::new((args.name, Limit::gate()), key.as_str()), key))
+    Ok((limiter, gate, key))
 }
 
 #[derive(Args, Debug)]

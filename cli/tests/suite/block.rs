@@ -59,4 +59,11 @@ async fn a_stored_limit_that_is_no_gate_is_neither_blocked_nor_unblocked() {
     tool("block banned u1 1h").says(0, "blocked for 1h");
     tool("block undefined u1 1h").says(0, "blocked for 1h");
     assert!(tool("unblock banned u1").stdout.starts_with("unblocked; 59m"));
+
+    // A block outlasts a change of the limit to another kind.
+    tool("block banned u2 1h").says(0, "blocked for 1h");
+    database.execute("SELECT rate_limit.define('banned', 'token_bucket', 2, '1 day')").await;
+    assert!(tool("unblock banned u2").stdout.starts_with("unblocked; 59m"));
+    tool("unblock banned u2").refuses(2, &["the limit \"banned\" is a token_bucket, not a gate"]);
+    tool("limit banned u2").says(0, "allowed, 1 left");
 }
