@@ -87,6 +87,9 @@ impl Limiter {
     where
         E: std::error::Error + From<Error> + 'static,
     {
+        if self.combiner.is_closed() {
+            return Err(Error::Closed.into());
+        }
         loop {
             let failure = match self.work_once(attempts, work).await {
                 Ok(value) => return Ok(value),

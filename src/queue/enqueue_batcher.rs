@@ -42,6 +42,9 @@ impl EnqueueBatcher {
 
     /// Enqueues a job in a batch with others, and waits for its answer.
     pub(super) async fn enqueue(self: &Arc<Self>, job: ReadyJob) -> Result<(ReadyJob, EnqueueAnswer), Error> {
+        if self.context.limiter.combiner().is_closed() {
+            return Err(Error::Closed);
+        }
         submit(self, job, MOST_WAITING).await
     }
 }

@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use futures_util::FutureExt;
+use pg_limiter::queue::{Job, Queue};
 use pg_limiter::sqlx::{self, PgPool};
 use pg_limiter::{Error, Isolation, Item, Limit, Limiter, Limits, RetryPolicy};
 
@@ -355,6 +356,11 @@ async fn close_answers_every_call_and_leaves_no_connection() {
         assert!(matches!(limiter.limit(("a", "k")).await, Err(Error::Closed)));
         assert!(matches!(limiter.peek(("a", "k")).await, Err(Error::Closed)));
         assert!(matches!(limiter.reset_all_keys("a").await, Err(Error::Closed)));
+        assert!(matches!(limiter.transaction(async |_| Ok::<_, Error>(())).await, Err(Error::Closed)));
+        let queue = Queue::new(&limiter, "q").expect("a queue");
+        let job = || Job::new(("a", "k"), &1).expect("a job");
+        assert!(matches!(queue.enqueue(job()).await, Err(Error::Closed)));
+        assert!(matches!(queue.enqueue_all([job()]).await, Err(Error::Closed)));
     }
     limiter.close().await;
     let mut tx = database.pool.begin().await.expect("begin");
