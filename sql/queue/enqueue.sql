@@ -61,9 +61,7 @@ BEGIN
           SELECT s.ctid
           FROM rate_limit.rate_limits AS s
           WHERE s.name = bucket_names[1] AND s.key = bucket_keys[1] AND s.shard BETWEEN 0 AND 0
-          ORDER BY s.shard DESC
-          LIMIT 1
-        )
+          ORDER BY s.shard DESC LIMIT 1)
         AND r.shards = 1 AND r.detail IS NULL
         AND rate_limit._token_bucket_value(r.value, r.ts, c.now, limit_rates[1], limit_periods[1], capacity)
           >= item_counts[1] - rate_limit._most_debt(limit_max_reserved[1], item_counts[1])
@@ -116,12 +114,11 @@ BEGIN
   IF cardinality(job_keys) <> ANY (ARRAY[
       cardinality(job_sizes), cardinality(job_payloads), cardinality(job_priorities), cardinality(job_unique_ids),
       cardinality(job_jitters), cardinality(job_not_befores), cardinality(job_max_attempts), cardinality(job_max_ages),
-      cardinality(job_weights), cardinality(job_slot_sizes)
-    ])
+      cardinality(job_weights), cardinality(job_slot_sizes)])
     OR job_slot_sizes IS NOT NULL AND NOT coalesce(
-      (SELECT coalesce(sum(s), 0) FROM unnest(job_slot_sizes) AS s) = ALL (ARRAY[
-        cardinality(slot_names), cardinality(slot_keys), cardinality(slot_counts)
-      ]) AND 0 <= ALL (job_slot_sizes) AND 1 <= ALL (slot_counts), false)
+      (SELECT coalesce(sum(s), 0) FROM unnest(job_slot_sizes) AS s)
+        = ALL (ARRAY[cardinality(slot_names), cardinality(slot_keys), cardinality(slot_counts)])
+        AND 0 <= ALL (job_slot_sizes) AND 1 <= ALL (slot_counts), false)
   THEN
     RAISE EXCEPTION 'the arrays for % jobs or for their slots differ in length, or a number of slots is below 1',
       cardinality(job_keys)
@@ -131,14 +128,12 @@ BEGIN
   IF job_weights IS NULL AND cardinality(job_keys) > 1
     AND (job_max_ages IS NOT NULL OR (SELECT count(u) > count(DISTINCT u) FROM unnest(job_unique_ids) AS u))
   THEN
-    SELECT e.*
-    INTO job_outcomes, job_ids, job_run_ats, job_waits, job_aheads, item_refused, item_values, job_states
+    SELECT e.* INTO job_outcomes, job_ids, job_run_ats, job_waits, job_aheads, item_refused, item_values, job_states
     FROM rate_limit._enqueue_each(
       queue_name, limit_kinds, limit_rates, limit_periods, limit_capacities, limit_max_reserved, limit_starts,
       limit_resolutions, limit_shards, bucket_names, bucket_keys, item_buckets, item_limits, item_counts, job_sizes, job_keys,
       job_payloads, job_priorities, job_unique_ids, job_jitters, job_not_befores, job_max_attempts, only_estimate,
-      job_slot_sizes, slot_names, slot_keys, slot_counts, job_max_ages
-    ) AS e;
+      job_slot_sizes, slot_names, slot_keys, slot_counts, job_max_ages) AS e;
     RETURN;
   END IF;
   IF array_remove(job_unique_ids, NULL) <> '{}' OR array_remove(job_not_befores, NULL) <> '{}' THEN
@@ -148,39 +143,30 @@ BEGIN
         WHEN u.unique_id IS NOT NULL AND (
           row_number() OVER (PARTITION BY u.unique_id, (u.not_before < rate_limit._clock() - 1000000) IS TRUE ORDER BY u.nth) > 1
           OR EXISTS (
-            SELECT
-            FROM rate_limit.jobs AS j
-            WHERE j.queue = queue_name AND j.unique_id = u.unique_id AND j.state NOT IN ('dead', 'cancelled')
-          ))
+            SELECT FROM rate_limit.jobs AS j
+            WHERE j.queue = queue_name AND j.unique_id = u.unique_id AND j.state NOT IN ('dead', 'cancelled')))
         THEN 'duplicate'
       END
-      FROM unnest((SELECT job_unique_ids), job_not_befores) WITH ORDINALITY AS u (unique_id, not_before, nth)
-      ORDER BY u.nth);
+      FROM unnest((SELECT job_unique_ids), job_not_befores) WITH ORDINALITY AS u (unique_id, not_before, nth) ORDER BY u.nth);
   END IF;
   PERFORM rate_limit._create_buckets(
     limit_kinds, limit_rates, limit_periods, limit_capacities, limit_starts, limit_shards, bucket_names, bucket_keys,
     item_buckets, item_limits)
   WHERE job_weights IS NOT NULL AND NOT only_estimate;
-  SELECT
-    e.job_outcomes, e.job_ids, e.job_run_ats, e.job_waits, e.item_refused, e.item_values, e.job_states
+  SELECT e.job_outcomes, e.job_ids, e.job_run_ats, e.job_waits, e.item_refused, e.item_values, e.job_states
   INTO job_outcomes, job_ids, job_run_ats, job_waits, item_refused, item_values, job_states
   FROM rate_limit._enqueue_jobs(
     queue_name, limit_kinds, limit_rates, limit_periods, limit_capacities,
     CASE WHEN job_weights IS NULL THEN limit_max_reserved END, limit_starts, limit_resolutions, limit_shards, bucket_names,
     bucket_keys, item_buckets, item_limits, item_counts, job_sizes, job_keys, job_payloads, job_priorities, job_unique_ids,
     job_jitters, job_not_befores, job_max_attempts, only_estimate, job_slot_sizes, slot_names, slot_keys, slot_counts,
-    job_max_ages, job_weights, job_outcomes
-  ) AS e;
+    job_max_ages, job_weights, job_outcomes) AS e;
   IF only_estimate THEN
     job_aheads := ARRAY(
       SELECT cardinality(ARRAY(
-        SELECT j.id
-        FROM rate_limit.jobs AS j
-        WHERE j.queue = queue_name AND j.key = u.key AND j.state IN ('scheduled', 'available')
-        LIMIT 1000
-      ))
-      FROM unnest((SELECT job_keys)) WITH ORDINALITY AS u (key, nth)
-      ORDER BY u.nth);
+        SELECT j.id FROM rate_limit.jobs AS j
+        WHERE j.queue = queue_name AND j.key = u.key AND j.state IN ('scheduled', 'available') LIMIT 1000))
+      FROM unnest((SELECT job_keys)) WITH ORDINALITY AS u (key, nth) ORDER BY u.nth);
   END IF;
 END
 $function$;

@@ -7,8 +7,7 @@ CREATE OR REPLACE FUNCTION rate_limit._enqueue_jobs(
   item_counts double precision[], job_sizes integer[], job_keys text[], job_payloads text[], job_priorities integer[],
   job_unique_ids text[], job_jitters bigint[], job_not_befores bigint[], job_max_attempts integer[], only_estimate boolean,
   job_slot_sizes integer[], slot_names text[], slot_keys text[], slot_counts double precision[], job_max_ages bigint[],
-  job_weights integer[],
-  INOUT job_outcomes text[],
+  job_weights integer[], INOUT job_outcomes text[],
   OUT job_ids bigint[], OUT job_run_ats bigint[], OUT job_waits bigint[], OUT item_refused boolean[],
   OUT item_values double precision[], OUT job_states text[]
 ) LANGUAGE plpgsql VOLATILE
@@ -28,8 +27,7 @@ BEGIN
     ops := ARRAY(
       SELECT CASE WHEN only_estimate OR u.outcome IS NOT NULL OR job_weights IS NOT NULL THEN 'check' ELSE 'limit' END
       FROM unnest(job_keys, job_outcomes) WITH ORDINALITY AS u (key, outcome, nth)
-      ORDER BY u.nth
-    );
+      ORDER BY u.nth);
   END IF;
 
   item_values := '{}';
@@ -48,11 +46,7 @@ BEGIN
     array_agg(o.last_item ORDER BY o.nth),
     array_agg(CASE WHEN o.outcome = 'scheduled' THEN o.slot END ORDER BY o.nth),
     array_agg(
-      CASE o.outcome
-        WHEN 'scheduled' THEN o.slot - clock
-        WHEN 'late' THEN o.slot - o.latest
-        ELSE o.wait
-      END ORDER BY o.nth)
+      CASE o.outcome WHEN 'scheduled' THEN o.slot - clock WHEN 'late' THEN o.slot - o.latest ELSE o.wait END ORDER BY o.nth)
   INTO job_outcomes, last_items, job_run_ats, job_waits
   FROM (
     SELECT
@@ -63,10 +57,8 @@ BEGIN
         THEN CASE WHEN s.slot > s.latest THEN 'late' ELSE 'scheduled' END
         -- The call may have waited for the job with the same id, which took the last tokens.
         WHEN u.unique_id IS NOT NULL AND EXISTS (
-          SELECT
-          FROM rate_limit.jobs AS j
-          WHERE j.queue = queue_name AND j.unique_id = u.unique_id AND j.state NOT IN ('dead', 'cancelled')
-        )
+          SELECT FROM rate_limit.jobs AS j
+          WHERE j.queue = queue_name AND j.unique_id = u.unique_id AND j.state NOT IN ('dead', 'cancelled'))
         THEN 'duplicate'
         ELSE 'denied'
       END AS outcome
@@ -139,12 +131,7 @@ BEGIN
     ) AS e;
   END IF;
 
-  IF job_weights IS NULL AND EXISTS (
-    SELECT
-    FROM rate_limit.groups AS g
-    WHERE g.queue = queue_name AND g.has_line
-  )
-  THEN
+  IF job_weights IS NULL AND EXISTS (SELECT FROM rate_limit.groups AS g WHERE g.queue = queue_name AND g.has_line) THEN
     FOR other IN
       SELECT u.nth::integer AS nth, u.last_item - u.size + 1 AS first_item, u.last_item
       FROM unnest((SELECT line_keys), job_run_ats, job_sizes, last_items) WITH ORDINALITY AS u (key, run_at, size, last_item, nth)

@@ -7,7 +7,7 @@ use sqlx::pool::PoolConnection;
 use sqlx::{Connection, PgConnection, PgPool, Postgres};
 use tokio::runtime::Handle;
 
-/// How long a connection that was dropped waits for a statement whose end is not known.
+/// The longest time for which a dropped connection waits for its statement, if the server sets no end to that.
 const AT_MOST: Duration = Duration::from_secs(30);
 
 /// The time in which the server ends a statement at its deadline.

@@ -170,8 +170,8 @@ async fn so_is_a_call_from_sql_and_one_that_takes_slots() {
     }
 }
 
-/// A bucket whose first rows another transaction writes, and never commits: the caller writes them after its wait, as of a time after
-/// it, and reads the gate again.
+/// Another transaction writes the first rows of a bucket, and rolls back. The call that waited then writes them as of a time after its
+/// wait, and reads the gate again.
 #[tokio::test(flavor = "multi_thread")]
 async fn so_is_the_first_call_on_a_bucket_with_shards() {
     let hour = Duration::from_secs(3600);

@@ -255,7 +255,7 @@ async fn exhausted_retries_are_not_multiplied() {
     assert_eq!(limiter.retries(), 2);
 }
 
-/// The driver does not know of a transaction whose BEGIN was not answered yet: in the pool, it would swallow what comes next.
+/// The driver knows a transaction only after the answer to BEGIN. If it went back to the pool open, the next statements would be lost.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_dropped_check_or_migration_leaves_no_transaction_in_the_pool() {
     let database = Database::migrated().await;

@@ -29,6 +29,7 @@ mod faults;
 mod forget;
 mod fresh_reads;
 mod gates;
+mod gates_of_other_kinds;
 mod grants;
 mod headroom;
 mod held_rows;

@@ -1,4 +1,4 @@
-//! Files with odd lines, and files that are not in the order of time. What a file is in: `file_forms`.
+//! Files with odd lines, and files that are not in the order of time. `file_forms` tests compressed files and other forms.
 
 use std::fs;
 

@@ -197,7 +197,7 @@ async fn work(args: &ExecArgs, lease: &Lease, signals: &mut Signals) -> Outcome 
         if processes.is_over() {
             break;
         }
-        // What is left after the command has ended must end, too, and after the grace everything.
+        // After the command, its other processes must end, too, and after the grace all of them.
         if processes.status.is_some() {
             processes.terminate_rest();
             kill_at = earlier(kill_at, args.grace);

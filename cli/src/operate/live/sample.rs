@@ -245,7 +245,7 @@ impl Sampler {
         });
     }
 
-    /// The keys that were asked for, or were busy, empty or written recently, up to the bound.
+    /// The wanted keys, and those that were busy, empty or written recently, up to the bound.
     fn worth_watching(&self, at: i64) -> BTreeSet<Bucket> {
         let mut lately: Vec<(f64, &Bucket)> = Vec::new();
         let mut empty: HashMap<&str, Vec<(f64, &Bucket)>> = HashMap::new();

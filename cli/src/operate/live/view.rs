@@ -1,4 +1,4 @@
-//! What is shown of limits, keys and buckets, as plain values. A bucket is the rows of one limit and key, as they are stored.
+//! Limits, keys and buckets as they are shown, in plain values. A bucket is the rows of one limit and key, as they are stored.
 
 use std::collections::BTreeMap;
 use std::time::Duration;

@@ -1,4 +1,4 @@
-//! What log collectors write before the lines of a server.
+//! Log collectors write something before each line of a server: its forms.
 
 use std::sync::LazyLock;
 
