@@ -405,6 +405,7 @@ async fn send_with_retries<W: Batched>(
             Cause::Conflict
                 if attempts.made() == 1 && transactor.retry_at_once(&mut attempts, cause.as_str(), &error) => {}
             Cause::Conflict | Cause::Connection | Cause::Busy | Cause::Locked => {
+                attempts.failed_with(&error);
                 if let Some(delay) = transactor.delay_before_retry(&mut attempts, cause.as_str(), &error) {
                     tokio::time::sleep(delay).await;
                     continue;

@@ -4,6 +4,7 @@ use std::time::{Duration, Instant};
 
 use backon::{BackoffBuilder, ExponentialBuilder};
 
+use crate::error::clone_error;
 use crate::retry::{RetryPolicy, clamped_fraction, part_of};
 
 /// Clamps a duration to 365 days: a longer one cannot be added to every clock.
@@ -21,6 +22,8 @@ pub(crate) struct Attempts {
     /// The pauses, before jitter: that of `backon` only makes them longer.
     pauses: <ExponentialBuilder as BackoffBuilder>::Backoff,
     jitter: f64,
+    /// The last error that a server reported.
+    reported: Option<sqlx::Error>,
 }
 
 impl Attempts {
@@ -44,6 +47,7 @@ impl Attempts {
             deadline,
             pauses: pauses.build(),
             jitter: clamped_fraction(policy.jitter),
+            reported: None,
         }
     }
 
@@ -67,6 +71,22 @@ impl Attempts {
         let left = self.made < self.most && Instant::now() < self.deadline;
         self.made += u32::from(left);
         left
+    }
+
+    /// Notes the error of an attempt that is retried.
+    pub(crate) fn failed_with(&mut self, error: &sqlx::Error) {
+        if error.as_database_error().is_some() {
+            self.reported = Some(clone_error(error));
+        }
+    }
+
+    /// Returns the error to report after the last attempt. If it ended without an answer, what the server answered to an earlier
+    /// attempt tells the caller more.
+    pub(crate) fn most_telling(&self, last: sqlx::Error) -> sqlx::Error {
+        match &self.reported {
+            Some(reported) if last.as_database_error().is_none() => clone_error(reported),
+            _ => last,
+        }
     }
 
     /// Returns the number of attempts made, including the current one.

@@ -77,6 +77,7 @@ impl Transactor {
                 return Err(Error::of_attempt(error, phase, self.known_engine(), schema));
             }
         }
+        attempts.failed_with(&error);
         match self.delay_before_retry(attempts, cause.as_str(), &error) {
             Some(delay) => tokio::time::sleep(delay).await,
             None => return Err(exhausted(attempts, error, cause)),
@@ -261,7 +262,7 @@ impl Transactor {
 
 /// Returns the error after the last attempt.
 pub(crate) fn exhausted(attempts: &Attempts, error: sqlx::Error, cause: Cause) -> Error {
-    let error = without_keys(error);
+    let error = without_keys(attempts.most_telling(error));
     if matches!(cause, Cause::Connection | Cause::Busy | Cause::Locked) {
         return Error::Unavailable { source: error };
     }

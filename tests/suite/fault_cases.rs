@@ -67,6 +67,24 @@ async fn attempts_are_bounded() {
     }
 }
 
+/// If the last attempt gets no answer, the error names what the server answered to the one before.
+#[tokio::test]
+async fn the_last_answer_is_reported_if_none_follows() {
+    let (_database, proxy) = behind_a_proxy().await;
+    for connections in [Connections::Own, Connections::Pool] {
+        let limiter = limiter(&proxy.url, |config| {
+            config.connections = connections;
+            config.retry.deadline = Duration::from_millis(500);
+        });
+        proxy.put(Fault::once(Point::Statement, Way::Before(payload("read only"))));
+        proxy.put(Fault { skip: 1, ..Fault::always(Point::Connect, Way::Hold) });
+        let error = limiter.limit(("a", "k")).await.expect_err("no primary");
+        proxy.calm();
+        assert!(matches!(error, Error::Unavailable { .. }), "{error}");
+        assert!(error.to_string().contains("25006"), "{connections:?}: {error}");
+    }
+}
+
 /// The last attempt may be the one that succeeds.
 #[tokio::test]
 async fn consecutive_conflicts_are_retried() {
