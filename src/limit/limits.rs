@@ -7,6 +7,7 @@ use std::sync::Arc;
 use serde::de::{self, MapAccess, Visitor};
 use serde::{Deserialize, Deserializer};
 
+use crate::limit::serde_impls::by_field;
 use crate::limit::{InvalidLimit, Limit, LimitsFileError, refused_name};
 
 /// The longest name of a limit or a queue, in bytes.
@@ -97,7 +98,9 @@ impl Limits {
     /// [`LimitsFileError`], which names the limit and the field. A limit or a field that is given twice is an error, as in
     /// TOML.
     pub fn from_json(text: &str) -> Result<Self, LimitsFileError> {
-        let file: File<Limit> = serde_json::from_str(text).map_err(|error| LimitsFileError::new(error.to_string()))?;
+        let mut json = serde_json::Deserializer::from_str(text);
+        let read = by_field(&mut json).and_then(|file: File<Limit>| json.end().map(|()| file));
+        let file = read.map_err(|error| LimitsFileError::new(error.to_string()))?;
         Self::from_file(file, |_, limit| Ok(limit))
     }
 
@@ -207,6 +210,16 @@ mod tests {
         let error = Limits::from_json(json).expect_err("no such field").to_string();
         assert!(error.starts_with("limits file: limit \"a\": unknown field `perriod`"), "{error}");
         assert!(error.ends_with("at line 2 column 50"), "{error}");
+    }
+
+    #[test]
+    fn fields_without_names_are_refused() {
+        let by_place = r#"{"limits": {"a": ["token_bucket", 10, "1s"]}}"#;
+        for json in ["[]", "[{}]", by_place, r#"{"limits": [{"kind": "gate"}]}"#, "{} {}"] {
+            let error = Limits::from_json(json).expect_err(json).to_string();
+            assert!(error.contains("invalid type: sequence, expected") || json == "{} {}", "{json}: {error}");
+        }
+        assert_eq!(Limits::from_json("{}"), Ok(Limits::new()));
     }
 
     /// Found by fuzzing: numbers in JSON were wrong in their last bit.

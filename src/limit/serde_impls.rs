@@ -1,5 +1,10 @@
 //! Serializes a limit with the fields of a limits file.
 
+use std::fmt;
+use std::marker::PhantomData;
+
+use serde::de::value::MapAccessDeserializer;
+use serde::de::{MapAccess, Visitor};
 use serde::{Deserialize, Deserializer, Serialize, Serializer, de};
 
 use crate::limit::calendar::{Calendar, Given, Windows};
@@ -109,9 +114,28 @@ impl Serialize for Limit {
     }
 }
 
+/// Reads a struct whose fields have names. By itself, serde also accepts an array of values, so that `[]` would be a limits file.
+pub(super) fn by_field<'de, T: Deserialize<'de>, D: Deserializer<'de>>(deserializer: D) -> Result<T, D::Error> {
+    struct Fields<T>(PhantomData<T>);
+
+    impl<'de, T: Deserialize<'de>> Visitor<'de> for Fields<T> {
+        type Value = T;
+
+        fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+            f.write_str("fields with names")
+        }
+
+        fn visit_map<A: MapAccess<'de>>(self, map: A) -> Result<T, A::Error> {
+            T::deserialize(MapAccessDeserializer::new(map))
+        }
+    }
+
+    deserializer.deserialize_map(Fields(PhantomData))
+}
+
 impl<'de> Deserialize<'de> for Limit {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        let mut spec = Spec::deserialize(deserializer)?;
+        let mut spec: Spec = by_field(deserializer)?;
         spec.refuse_other_kinds()?;
         if spec.kind == Kind::Gate {
             return Ok(Self::gate());
