@@ -114,7 +114,7 @@ impl Serialize for Limit {
     }
 }
 
-/// Reads a struct whose fields have names. By itself, serde also accepts an array of values, so that `[]` would be a limits file.
+/// Reads a struct from fields with names. serde also accepts an array of values for it, so that `[]` would be a limits file.
 pub(super) fn by_field<'de, T: Deserialize<'de>, D: Deserializer<'de>>(deserializer: D) -> Result<T, D::Error> {
     struct Fields<T>(PhantomData<T>);
 

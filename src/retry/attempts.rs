@@ -80,9 +80,9 @@ impl Attempts {
         }
     }
 
-    /// Returns the error to report after the last attempt. If it ended without an answer, what the server answered to an earlier
-    /// attempt tells the caller more.
-    pub(crate) fn most_telling(&self, last: sqlx::Error) -> sqlx::Error {
+    /// Returns the error to report after the last attempt. If that got no answer, it is the server's answer to an earlier attempt:
+    /// it names the cause.
+    pub(crate) fn to_report(&self, last: sqlx::Error) -> sqlx::Error {
         match &self.reported {
             Some(reported) if last.as_database_error().is_none() => clone_error(reported),
             _ => last,

@@ -25,12 +25,12 @@ pub struct TransactionLimiter {
 }
 
 impl TransactionLimiter {
-    /// Creates a set of limits whose balances are in the schema `rate_limit`.
+    /// Creates a set of limits with their balances in the schema `rate_limit`.
     pub fn new(limits: Limits) -> Self {
         Self::in_schema(limits, Schema::default())
     }
 
-    /// Creates a set of limits whose balances are in this schema.
+    /// Creates a set of limits with their balances in this schema.
     pub fn in_schema(limits: Limits, schema: Schema) -> Self {
         Self {
             limits: Arc::new(RwLock::new(limits)),

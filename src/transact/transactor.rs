@@ -262,7 +262,7 @@ impl Transactor {
 
 /// Returns the error after the last attempt.
 pub(crate) fn exhausted(attempts: &Attempts, error: sqlx::Error, cause: Cause) -> Error {
-    let error = without_keys(attempts.most_telling(error));
+    let error = without_keys(attempts.to_report(error));
     if matches!(cause, Cause::Connection | Cause::Busy | Cause::Locked) {
         return Error::Unavailable { source: error };
     }
