@@ -288,9 +288,7 @@ mod tests {
     }
 
     /// The numbers and lengths of the lines, and the number of NUL bytes.
-    type Found = (Vec<(usize, usize)>, Option<u64>);
-
-    fn lines(content: &str) -> Found {
+    fn lines(content: &str) -> (Vec<(usize, usize)>, Option<u64>) {
         let source = Source::bytes("the log", content.as_bytes()).unwrap();
         let mut lines = source.lines(false, &Progress::hidden()).unwrap();
         let mut read = Vec::new();

@@ -64,12 +64,8 @@ impl Panel {
         let place = (i128::from(at) - i128::from(from)) * self.columns.len() as i128 / span;
         let place = usize::try_from(place).unwrap_or_default().min(self.columns.len() - 1);
         let [_, least, most, last] = self.columns[place].get_or_insert([(at, value); 4]);
-        if value < least.1 {
-            *least = (at, value);
-        }
-        if value > most.1 {
-            *most = (at, value);
-        }
+        *least = if value < least.1 { (at, value) } else { *least };
+        *most = if value > most.1 { (at, value) } else { *most };
         *last = (at, value);
     }
 
