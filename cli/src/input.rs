@@ -77,28 +77,3 @@ pub(crate) fn of_encoding(head: &[u8]) -> Option<String> {
     };
     Some(format!("{cause}, and read the result"))
 }
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn encodings_are_seen_in_the_first_bytes() {
-        let utf16: Vec<u8> = "{\"at\"".encode_utf16().flat_map(u16::to_le_bytes).collect();
-        let reversed: Vec<u8> = "{\"at\"".encode_utf16().flat_map(u16::to_be_bytes).collect();
-        for (head, words) in [
-            (&[&b"\xff\xfe"[..], &utf16].concat()[..], "iconv -f UTF-16 "),
-            (&[&b"\xfe\xff"[..], &reversed].concat(), "iconv -f UTF-16 "),
-            (&utf16, "iconv -f UTF-16LE"),
-            (&reversed, "iconv -f UTF-16BE"),
-            (b"\xff\xfe\0\0{\0\0\0", "iconv -f UTF-32 "),
-            (&[&b"access.log".repeat(26)[..257], b"ustar\x0000"].concat(), "tar -xOf"),
-            (b"{}\r{}\r", "tr '\\r' '\\n'"),
-        ] {
-            assert!(of_encoding(head).is_some_and(|cause| cause.contains(words)), "{words}");
-        }
-        for head in ["", "{}", "{}\r\n{}\r\n", "{}\r", "\u{feff}{}\n", "é\n"] {
-            assert_eq!(of_encoding(head.as_bytes()), None, "{head:?}");
-        }
-    }
-}

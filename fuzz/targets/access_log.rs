@@ -15,11 +15,11 @@ fuzz_target!(|data: &[u8]| {
     // Split into lines as the tool does.
     for line in data.split(|byte| *byte == b'\n') {
         let line = String::from_utf8_lossy(line.trim_ascii_end());
-        match bounded(&*line, |line: &str| format.parse(line).map(|read| (read.at_micros(), written(&read)))) {
+        match bounded(&*line, |line: &str| format.parse(line).map(|read| (read.at, written(&read)))) {
             Ok((at, written)) => {
                 let (read, again) = (format.parse(&line).expect("the same"), format.parse(&written));
                 let again = again.unwrap_or_else(|reason| panic!("{written}: {reason:?}"));
-                assert_eq!(again.at_micros(), at, "{written}");
+                assert_eq!(again.at, at, "{written}");
                 for field in FIELDS {
                     assert_eq!(value(&again, field), value(&read, field), "{field} of {written}");
                 }
@@ -34,7 +34,7 @@ fn value(line: &LogLine<'_>, field: &str) -> String {
 }
 
 fn written(line: &LogLine<'_>) -> String {
-    let time = Timestamp::from_microsecond(line.at_micros()).expect("a time");
+    let time = Timestamp::from_microsecond(line.at).expect("a time");
     let absent = |field| Some(value(line, field)).filter(|text| !text.is_empty()).unwrap_or_else(|| "-".to_owned());
     let quoted = |text: &str| format!("\"{}\"", text.replace('\\', r"\\").replace('"', "\\\""));
     let (method, uri) = (value(line, "method"), value(line, "uri"));

@@ -125,35 +125,3 @@ impl<R: BufRead> Read for Zstd<R> {
         self.decoder.read(buffer)
     }
 }
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    fn read(bytes: &[u8]) -> io::Result<String> {
-        let mut text = String::new();
-        decompressed(Box::new(bytes), "")?.0.read_to_string(&mut text).map(|_| text)
-    }
-
-    /// The bytes are what gzip and zstd write for "one\ntwo\n", and zstd without a checksum for "three\n".
-    #[test]
-    fn files_of_the_usual_tools_are_decompressed() {
-        let gzip = b"\x1f\x8b\x08\0\0\0\0\0\0\x03\xcb\xcf\x4b\xe5\x2a\x29\xcf\xe7\x02\0\xe6\x0b\xba\x12\x08\0\0\0";
-        let zstd = b"\x28\xb5\x2f\xfd\x24\x08\x41\0\0one\ntwo\n\xe6\xa6\x0e\x40";
-        let more = b"\x28\xb5\x2f\xfd\x20\x06\x31\0\0three\n";
-        let skipped = b"\x50\x2a\x4d\x18\x02\0\0\0xx";
-        for (bytes, expected) in [
-            (&[&gzip[..], &[0; 5], gzip, &[0; 512]].concat()[..], "one\ntwo\none\ntwo\n"),
-            (&[&zstd[..], more, skipped, zstd].concat(), "one\ntwo\nthree\none\ntwo\n"),
-            (&[&skipped[..], zstd].concat(), "one\ntwo\n"),
-        ] {
-            assert_eq!(read(bytes).expect(expected), expected);
-        }
-        let (last, damaged) = (zstd.len() - 1, &mut zstd.to_owned());
-        damaged[last] ^= 1;
-        for bytes in [&damaged[..], &zstd[..last], &more[..12], &gzip[..20], &[&gzip[..], b"x"].concat()] {
-            let error = read(bytes).expect_err("damaged").to_string();
-            assert!(error.contains(" file is damaged or cut off"), "{error}: {bytes:?}");
-        }
-    }
-}

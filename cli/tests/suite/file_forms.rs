@@ -23,12 +23,18 @@ async fn compressed_files_are_read_as_they_are() {
     };
     let zstd = |text: &str| compress_to_vec(text.as_bytes(), CompressionLevel::Fastest);
     let skipped = b"\x50\x2a\x4d\x18\x03\x00\x00\x00abc";
+    // A request in a frame of zstd, without and with the checksum of the usual tool.
+    let alone = [b"\x28\xb5\x2f\xfd\x20\x44\x21\x02\0", REQUEST.as_bytes()].concat();
+    let checked = [b"\x28\xb5\x2f\xfd\x24\x44\x21\x02\0", REQUEST.as_bytes(), b"\x9d\xea\xf0\xd6"].concat();
     let half = REQUEST.repeat(300);
     for (name, content) in [
         ("access.log.gz", gzip(&half.repeat(2))),
         ("access.log", [gzip(&half), gzip(&half)].concat()),
+        // Backups and tapes fill up their blocks with zeros.
+        ("access.log", [&gzip(&half)[..], &[0; 5], &gzip(&half), &[0; 512]].concat()),
         ("access.log.zst", zstd(&half.repeat(2))),
         ("access.log", [&zstd(&half)[..], skipped, &zstd(&half)].concat()),
+        ("access.log", [&skipped[..], &checked.repeat(100), &alone.repeat(200), &zstd(&half)].concat()),
     ] {
         counted(&replay(url, name, &content, &[]), "600");
     }
@@ -48,6 +54,12 @@ async fn compressed_files_are_read_as_they_are() {
     for (content, words) in [(gzip(&half), "cannot read "), (zstd(&half), "the zstd file is damaged or cut")] {
         let cut = &content[..content.len() - 9];
         replay(None, "access.log", cut, &[]).refuses(2, &["cannot read ", words]);
+    }
+    let mut damaged = checked.clone();
+    damaged[checked.len() - 1] ^= 1;
+    let more = [&gzip(&half)[..], b"x"].concat();
+    for content in [&damaged[..], &checked[..checked.len() - 1], &alone[..12], &gzip(&half)[..20], &more] {
+        replay(None, "access.log", content, &[]).refuses(2, &["cannot read ", " file is damaged or cut off"]);
     }
     // Lines that differ, so that most of them are before the cut.
     let lines: String = (0..12_000)
@@ -83,11 +95,24 @@ async fn other_encodings_and_forms_name_their_cause() {
     let seconds = replay(url, "events.jsonl", EVENT.replace("600000", "600").as_bytes(), &[]);
     counted(&seconds, "1");
     assert!(seconds.stderr.contains("begins in 1970: `at` counts milliseconds"), "{}", seconds.stderr);
-    let utf16: Vec<u8> = format!("\u{feff}{EVENT}").encode_utf16().flat_map(u16::to_le_bytes).collect();
+    let with_mark = format!("\u{feff}{EVENT}");
+    let utf16: Vec<u8> = with_mark.encode_utf16().flat_map(u16::to_le_bytes).collect();
+    let reversed: Vec<u8> = with_mark.encode_utf16().flat_map(u16::to_be_bytes).collect();
+    let utf32: Vec<u8> = with_mark.chars().flat_map(|c| u32::from(c).to_le_bytes()).collect();
     for (name, content, words) in [
-        ("events.jsonl", &utf16[..], "iconv -f UTF-16"),
+        ("events.jsonl", &utf16[..], "iconv -f UTF-16 "),
         ("events.jsonl", &utf16[2..], "iconv -f UTF-16LE"),
+        ("events.jsonl", &reversed, "iconv -f UTF-16 "),
+        ("events.jsonl", &reversed[2..], "iconv -f UTF-16BE"),
+        ("events.jsonl", &utf32, "iconv -f UTF-32 "),
+        ("events.jsonl", b"{}\r{}\r", "tr '\\r' '\\n'"),
         ("access.log", &REQUEST.replace('\n', "\r").repeat(2).into_bytes(), "CR alone"),
+        // Lines of text, which are no events.
+        ("events.jsonl", b"{}", "missing field"),
+        ("events.jsonl", b"{}\r", "missing field"),
+        ("events.jsonl", b"{}\r\n{}\r\n", "missing field"),
+        ("events.jsonl", "\u{feff}{}\n".as_bytes(), "missing field"),
+        ("events.jsonl", "é\n".as_bytes(), "not a JSON object"),
         ("events.json", b"[{\"at\": 1, \"limit\": \"api\"}]", "one JSON array"),
         ("events.json", b"{\n  \"at\": 1\n}\n", "several lines"),
         ("events.yaml", b"- at: 1\n  limit: api\n", "YAML"),

@@ -324,8 +324,17 @@ fn invalid_simulations_are_rejected_without_a_database() {
     refuses("--rate 10 --period 10s --kind token_bucket --resolution 2", &["resolution", "token_bucket"]);
     refuses(&format!("{limit} --limit a"), &["--limits"]);
     refuses(&format!("{limit} --traffic odd"), &["odd", "constant", "poisson", "bursts"]);
-    for calls in ["2", "x/s", "0/s", "-1/s", "1e999/s", "2/never"] {
+    for calls in "|2|2/|/s|x/s|0/s|-1/s|NaN/s|inf/s|1e999/s|2/0s|2/soon|2/never|2/-1s".split('|') {
         refuses(&format!("{limit} --calls={calls}"), &["--calls", "like 2/s"]);
+    }
+    for (calls, pace) in [
+        ("2/s", "2 calls per 1s"),
+        ("2/10s", "2 calls per 10s"),
+        ("0.5/m", "0.5 calls per 1m"),
+        ("10 / 1m 30s", "10 calls per 1m 30s"),
+    ] {
+        let args = ["simulate", "--rate", "10", "--period", "10s", "--for", "36525days", "--calls", calls];
+        run(None, &args, "").refuses(2, &[&format!("{pace} for 36525d are more than 1,000,000 calls")]);
     }
     refuses(&format!("{limit} --calls 100000/s --for 1h"), &["1,000,000 calls", "--calls", "--for"]);
     for (option, bad) in

@@ -94,8 +94,5 @@ impl PlotArgs {
 }
 
 fn bar(text: &str) -> Result<i64, String> {
-    match parse_micros(text)? {
-        0 => Err("it must be longer than 0s".to_owned()),
-        micros => Ok(micros),
-    }
+    Some(parse_micros(text)?).filter(|micros| *micros > 0).ok_or_else(|| "it must be longer than 0s".to_owned())
 }

@@ -64,12 +64,8 @@ impl Panel {
         let place = (i128::from(at) - i128::from(from)) * self.columns.len() as i128 / span;
         let place = usize::try_from(place).unwrap_or_default().min(self.columns.len() - 1);
         let [_, least, most, last] = self.columns[place].get_or_insert([(at, value); 4]);
-        if value < least.1 {
-            *least = (at, value);
-        }
-        if value > most.1 {
-            *most = (at, value);
-        }
+        *least = if value < least.1 { (at, value) } else { *least };
+        *most = if value > most.1 { (at, value) } else { *most };
         *last = (at, value);
     }
 
@@ -146,24 +142,9 @@ impl Bar {
 mod tests {
     use super::*;
 
-    const BINS: Bins = Bins { from: 0, width: 100, len: 3 };
-
     fn panel(bins: Bins) -> Panel {
         let limit = Limit::token_bucket(1, std::time::Duration::from_secs(1)).try_into().unwrap();
         Panel::new(&"a".into(), limit, "", bins, Some("k".into()))
-    }
-
-    #[test]
-    fn tokens_are_counted_in_the_bar_of_their_time() {
-        let mut panel = panel(BINS);
-        panel.add(0, 1.0, |bar| &mut bar.admitted, 0.0);
-        panel.add(99, 1.0, |bar| &mut bar.denied, 0.0);
-        panel.add(100, 1.0, |bar| &mut bar.reserved, 0.0);
-        assert!(panel.of_ones);
-        panel.add(299, 2.5, |bar| &mut bar.denied_elsewhere, 0.0);
-        assert!(!panel.of_ones && panel.calls == 4);
-        assert_eq!(panel.bars.iter().map(Bar::offered).collect::<Vec<_>>(), [2.0, 1.0, 2.5]);
-        assert_eq!(panel.bars[0], Bar { admitted: 1.0, denied: 1.0, ..Bar::default() });
     }
 
     #[test]
@@ -182,7 +163,7 @@ mod tests {
 
     #[test]
     fn balances_are_sampled_from_the_first_edge_to_the_last() {
-        let mut panel = panel(BINS);
+        let mut panel = panel(Bins { from: 0, width: 100, len: 3 });
         let moments: Vec<i64> = panel.moments().collect();
         assert_eq!((moments.len(), moments[0], moments[300]), (301, 0, 300));
         assert!(moments.is_sorted());

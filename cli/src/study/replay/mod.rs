@@ -154,10 +154,6 @@ fn panels(recording: &Recording, args: &PlotArgs, only_key: Option<&str>) -> Res
     let bins = Bins::over(first, last, args.bin, summary.resolution)?;
     let only_key = only_key.map(|text| recording.key_named(text));
     let mut buckets = recording.buckets();
-    if buckets.is_empty() {
-        // No calls: draw an empty panel for every limit. Those of an access log are known.
-        buckets.extend(limits.iter().map(|(name, _)| (name.into(), HashSet::new())));
-    }
     buckets.retain(|(_, keys)| only_key.as_ref().is_none_or(|key| keys.contains(key)));
     CliError::refuse_if(only_key.is_some() && buckets.is_empty(), "no recorded call has the key of --only-key")?;
     buckets.retain(|(name, _)| limits.get(name).is_some_and(|limit| limit.kind() != Kind::Gate));
@@ -210,9 +206,6 @@ fn read(args: &ReplayArgs, sourced: Sourced) -> Result<Recording> {
     let Some(recorded) = args.recorded() else {
         return Err(CliError::usage("nothing to replay: use --events FILE, or --apply NAME and --access-log FILE"));
     };
-    if args.events.is_some() {
-        return Recording::read(Source::open(recorded)?, None, sourced.limits, &args.lines);
-    }
     let applied = named(&sourced, "--apply", &args.apply)?;
     if let Some((name, _)) = applied.iter().find(|(_, limit)| limit.kind() == Kind::Concurrency) {
         return Err(CliError::usage(format!(
@@ -221,8 +214,9 @@ fn read(args: &ReplayArgs, sourced: Sourced) -> Result<Recording> {
     }
     let is_ambiguous = args.json && applied.len() > 1;
     CliError::refuse_if(is_ambiguous, "--json prints the decisions of one limit: give --apply once")?;
-    let (source, log) = (Source::open(recorded)?, Log::new(&args.log, &applied)?);
-    Recording::read(source, Some(log), sourced.limits, &args.lines)
+    let source = Source::open(recorded)?;
+    let log = args.access_log.as_ref().map(|_| Log::new(&args.log, &applied)).transpose()?;
+    Recording::read(source, log, sourced.limits, &args.lines)
 }
 
 fn tables(args: &ReplayArgs, recording: &Recording, tallies: &[Tally]) -> Vec<String> {

@@ -109,13 +109,17 @@ impl Recording {
     }
 
     /// The keys that take tokens, by limit: those of an access log in the order in which they are applied, others by their names.
+    /// Without calls, all limits have no keys.
     pub(super) fn buckets(&self) -> Vec<(Arc<str>, HashSet<Arc<str>>)> {
         let buckets = &self.summary.buckets;
-        let Some(log) = &self.log else {
-            return buckets.iter().map(|(limit, keys)| (Arc::clone(limit), keys.clone())).collect();
+        let names = match &self.log {
+            Some(log) => log.applied.clone(),
+            None if buckets.is_empty() => self.limits.iter().map(|(name, _)| name.into()).collect(),
+            None => buckets.keys().cloned().collect(),
         };
-        let keys = buckets.values().next().cloned().unwrap_or_default();
-        log.applied.iter().map(|limit| (Arc::clone(limit), keys.clone())).collect()
+        // An access log has the same keys for each limit, and they were counted for the first.
+        let keys = |name: &str| buckets.get(name).or(buckets.values().next()).cloned().unwrap_or_default();
+        names.into_iter().map(|name| (Arc::clone(&name), keys(&name))).collect()
     }
 
     /// Returns an error unless a later pass had as many lines and calls as the first one.
@@ -151,7 +155,7 @@ impl Recording {
             let text = if is_json { text_of(line, r"\\x") } else { text };
             let line = format.parse(&text)?;
             let (key, is_lacking) = key.of(&line)?;
-            return Ok((line.at_micros(), Parsed::Request(key.into(), is_lacking)));
+            return Ok((line.at, Parsed::Request(key.into(), is_lacking)));
         }
         let line = std::str::from_utf8(line).map_err(|_| "the line is not UTF-8".to_owned())?;
         let event = Event::parse(line).map_err(|reason| {

@@ -174,7 +174,7 @@ pub(super) enum Shape {
 }
 
 /// A number of calls per length of time, in microseconds.
-#[derive(Clone, Copy, Debug, PartialEq)]
+#[derive(Clone, Copy, Debug)]
 pub(super) struct Pace {
     calls: f64,
     per: i64,
@@ -285,20 +285,6 @@ mod tests {
     }
 
     #[test]
-    fn paces_are_parsed() {
-        for (text, calls, per) in
-            [("2/s", 2.0, SECOND), ("0.5/m", 0.5, 60 * SECOND), ("10 / 1m 30s", 10.0, 90 * SECOND)]
-        {
-            assert_eq!(Pace::parse(text), Ok(Pace { calls, per }), "{text}");
-        }
-        for text in ["", "2", "2/", "/s", "-1/s", "0/s", "NaN/s", "inf/s", "2/0s", "2/soon", "2/-1s"] {
-            assert!(Pace::parse(text).unwrap_err().contains("like 2/s"), "{text}");
-        }
-        assert_eq!(Pace { calls: 2.0, per: SECOND }.describe(), "2 calls per 1s");
-        assert_eq!(Pace { calls: 2.0, per: 10 * SECOND }.describe(), "2 calls per 10s");
-    }
-
-    #[test]
     fn constant_traffic_is_even_and_random_traffic_has_its_mean_and_its_spread() {
         let times = traffic(Shape::Constant, 1).times();
         assert_eq!((times.len(), times[0], times[49_999]), (50_000, 0, 999_980_000));
@@ -323,10 +309,7 @@ mod tests {
     }
 
     #[test]
-    fn a_seed_always_gives_the_same_traffic() {
-        let first = |seed| traffic(Shape::Poisson, seed).times()[..3].to_vec();
-        assert_eq!(first(1), first(1));
-        assert_ne!(first(1), first(2));
+    fn a_seed_always_gives_the_same_holding_times() {
         let held = |shape, seed| traffic(shape, seed).holds(10_000);
         assert_eq!(held(Shape::Poisson, 1), held(Shape::Poisson, 1));
         assert_ne!(held(Shape::Poisson, 1), held(Shape::Poisson, 2));

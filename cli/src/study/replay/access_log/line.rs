@@ -16,7 +16,8 @@ pub(super) const NO_TIME: &str = "no field has the time";
 /// One request of the log. A `-` stands for an absent value, and is read as the empty string.
 #[derive(Debug)]
 pub struct LogLine<'a> {
-    pub(super) at: i64,
+    /// The time of the request, in microseconds since the Unix epoch.
+    pub at: i64,
     pub(super) fields: Fields<'a>,
     /// The fields that have other values in other readings of the line.
     pub(super) ambiguous: Vec<&'a Field>,
@@ -45,11 +46,6 @@ impl<'a> LogLine<'a> {
             None => NO_TIME.to_owned(),
         };
         Err(format!("{reason}: name the right one with --log-format json:time=FIELD; {}", line.has()))
-    }
-
-    /// The time of the request, in microseconds since the Unix epoch.
-    pub const fn at_micros(&self) -> i64 {
-        self.at
     }
 
     /// The value of a field by a name of the tool, such as `path`, or by the format's own name, if the line has the field.

@@ -174,7 +174,7 @@ impl<'a> Readings<'a> {
         let Field { name, kind, after: next } = &self.pattern.fields[place];
         if next.starts_with('"') {
             let (value, after) = until_quote(rest);
-            return self.try_value(place, value, after.unwrap_or_default());
+            return self.try_value(place, value, after);
         }
         // Columns may be padded with blanks. A value of which nothing is written may be between them, too.
         let is_column = self.line[..self.line.len() - rest.len()].ends_with(' ');
@@ -297,8 +297,8 @@ fn name_of(literal: &str) -> String {
 /// Columns of a text in messages.
 const SHOWN: usize = 60;
 
-/// The text before a quote, and the text from it on, if there is one. Escapes but `\"` and `\\` stay: their bytes may be no text.
-fn until_quote(text: &str) -> (Cow<'_, str>, Option<&str>) {
+/// The text before a quote, and the text from it on. Escapes but `\"` and `\\` stay: their bytes may be no text.
+fn until_quote(text: &str) -> (Cow<'_, str>, &str) {
     let mut is_escaped = false;
     let is_end = |byte: u8| {
         let is_end = byte == b'"' && !is_escaped;
@@ -306,8 +306,7 @@ fn until_quote(text: &str) -> (Cow<'_, str>, Option<&str>) {
         is_end
     };
     // A quote is one byte, so both ends are at character boundaries.
-    let end = text.bytes().position(is_end);
-    let (inside, after) = (&text[..end.unwrap_or(text.len())], end.map(|end| &text[end..]));
+    let (inside, after) = text.split_at(text.bytes().position(is_end).unwrap_or(text.len()));
     (if inside.contains('\\') { ESCAPED.replace_all(inside, "$1") } else { inside.into() }, after)
 }
 
