@@ -72,8 +72,7 @@ impl Access {
         // Not an URL of another host, as `//host` would be.
         let location = format!("/{}{query}", uri.path().trim_start_matches('/'));
         let cookie = format!("{}={token}; HttpOnly; SameSite=Strict; Path=/", self.cookie);
-        let headers = [(header::LOCATION, location), (header::SET_COOKIE, cookie)];
-        Some((StatusCode::SEE_OTHER, headers).into_response())
+        Some((StatusCode::SEE_OTHER, [(header::LOCATION, location), (header::SET_COOKIE, cookie)]).into_response())
     }
 
     fn refusal(&self, method: &Method, uri: &Uri, headers: &HeaderMap) -> Option<Response> {

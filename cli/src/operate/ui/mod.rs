@@ -76,10 +76,8 @@ pub(crate) async fn run(args: UiArgs, database: &Database) -> Result<()> {
     let token = if token.is_none() && !address.ip().is_loopback() { Some(random_token()?) } else { token };
     let interrupted = interrupt();
     let mut demo = if args.demo { Some(demo::start(&running, live.limits()).await?) } else { None };
-    let changes = match args.allow_changes {
-        true => Some(running.limiter_on(running.pool(CHANGING).await?, live.limits(), None)),
-        false => None,
-    };
+    let changing = if args.allow_changes { Some(running.pool(CHANGING).await?) } else { None };
+    let changes = changing.map(|pool| running.limiter_on(pool, live.limits(), None));
     let query = token.as_ref().map_or_else(String::new, |token| format!("?token={token}"));
     let app = Arc::new(App {
         live,
@@ -195,8 +193,7 @@ impl UiArgs {
     fn token(&self) -> Result<Option<String>> {
         let variable = std::env::var_os("PG_LIMITER_UI_TOKEN").map(OsString::into_string).transpose();
         let variable = variable.map_err(|_| CliError::usage("PG_LIMITER_UI_TOKEN is not UTF-8"))?;
-        let variable = variable.filter(|token| !token.is_empty());
-        let Some(token) = self.token.clone().or(variable) else { return Ok(None) };
+        let Some(token) = self.token.clone().or(variable.filter(|token| !token.is_empty())) else { return Ok(None) };
         let is_weak = token.len() < SHORTEST_TOKEN || encoded(&token) != token;
         let use_other = format!("use {SHORTEST_TOKEN} or more letters, digits, -, _, . and ~");
         let refusal = format!("the token is too short or has other characters: {use_other}");
