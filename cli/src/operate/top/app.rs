@@ -16,14 +16,6 @@ pub(super) enum Tab {
 
 impl Tab {
     pub(super) const ALL: [Self; 3] = [Self::Limits, Self::Keys, Self::Queue];
-
-    fn sort_by(self, column: isize) -> Sort {
-        match self {
-            Self::Limits => Sort::by::<LimitView>(column),
-            Self::Keys => Sort::by::<KeyView>(column),
-            Self::Queue => Sort::by::<GroupView>(column),
-        }
-    }
 }
 
 /// For each tab, the text that its `/` filters by: of limits, keys and queues. Empty: all.
@@ -54,8 +46,7 @@ pub(super) struct App {
 impl App {
     pub(super) fn new(filters: Filters, style: Style) -> Self {
         // By the tokens taken, and by the lag.
-        let sorted_by = [(Tab::Limits, 2), (Tab::Keys, 2), (Tab::Queue, 5)];
-        Self { filters, sorts: sorted_by.map(|(tab, column)| tab.sort_by(column)), style, ..Self::default() }
+        Self { filters, sorts: [2, 2, 5].map(|column| Sort { column, is_reversed: false }), style, ..Self::default() }
     }
 
     pub(super) fn limits(&self) -> Vec<LimitView> {
@@ -111,7 +102,7 @@ impl App {
             KeyCode::Char('S' | '<') => self.sort_by(-1),
             KeyCode::Char('r') => {
                 let sort = &mut self.sorts[self.tab as usize];
-                sort.is_descending = !sort.is_descending;
+                sort.is_reversed = !sort.is_reversed;
             }
             KeyCode::Enter if self.tab == Tab::Limits => return self.open(),
             KeyCode::Down | KeyCode::Char('j') => self.select(1),
@@ -155,7 +146,7 @@ impl App {
 
     fn sort_by(&mut self, step: isize) {
         let sort = &mut self.sorts[self.tab as usize];
-        *sort = self.tab.sort_by(sort.column as isize + step);
+        *sort = Sort { column: sort.column + step, is_reversed: false };
     }
 
     fn select(&mut self, step: isize) {

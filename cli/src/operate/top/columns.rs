@@ -99,23 +99,25 @@ impl Listed for GroupView {
 
 #[derive(Clone, Copy, Default)]
 pub(super) struct Sort {
-    pub(super) column: usize,
-    pub(super) is_descending: bool,
+    /// After the last column comes the first.
+    pub(super) column: isize,
+    pub(super) is_reversed: bool,
 }
 
 impl Sort {
-    /// After the last column comes the first.
-    pub(super) fn by<T: Listed>(column: isize) -> Self {
-        let column = column.rem_euclid(T::COLUMNS.len() as isize) as usize;
-        Self { column, is_descending: T::COLUMNS[column].is_descending }
+    /// The place of the column, and whether its largest value comes first.
+    pub(super) fn of<T: Listed>(self) -> (usize, bool) {
+        let place = self.column.rem_euclid(T::COLUMNS.len() as isize) as usize;
+        (place, T::COLUMNS[place].is_descending != self.is_reversed)
     }
 
     pub(super) fn sorted<T: Listed>(self, rows: Vec<T>, style: &Style) -> Vec<T> {
-        let rank = |row: &T| (T::COLUMNS[self.column].cell)(row, style, 0).1;
+        let (place, is_descending) = self.of::<T>();
+        let rank = |row: &T| (T::COLUMNS[place].cell)(row, style, 0).1;
         let mut ranked: Vec<_> = rows.into_iter().map(|row| (rank(&row), row)).collect();
         ranked.sort_by(|(a, first), (b, second)| {
             let order = a.0.total_cmp(&b.0).then(a.1.total_cmp(&b.1)).then_with(|| a.2.cmp(&b.2));
-            let order = if self.is_descending { order.reverse() } else { order };
+            let order = if is_descending { order.reverse() } else { order };
             order.then_with(|| first.id().cmp(&second.id()))
         });
         ranked.into_iter().map(|(_, row)| row).collect()

@@ -143,11 +143,11 @@ fn draw_table<T: Listed>(frame: &mut Frame<'_>, app: &App, tab: Tab, rows: &[T],
     if rows.is_empty() {
         return frame.render_widget(if_empty, area);
     }
-    let (now, sort) = (app.data.seen.snapshot.at, app.sorts[tab as usize]);
+    let (now, (sorted_by, is_descending)) = (app.data.seen.snapshot.at, app.sorts[tab as usize].of::<T>());
     let columns = T::COLUMNS.iter().enumerate().filter(|(_, column)| area.width >= WIDE || !column.is_extra);
     let aligned = |is_text: bool, text: String| if is_text { Line::from(text) } else { right(text) };
     let headings = columns.clone().map(|(place, column)| {
-        let mark = if place == sort.column { app.style.mark(sort.is_descending) } else { "" };
+        let mark = if place == sorted_by { app.style.mark(is_descending) } else { "" };
         aligned(column.is_text(), format!("{}{mark}", column.heading))
     });
     // The columns without a width share what the others, the blanks between the columns and the mark of the selected row leave.
