@@ -70,8 +70,7 @@ pub(super) async fn version(session: &mut Session, tables: &BTreeSet<String>) ->
 /// Compares functions, tables, owners and privileges with this release. A queue that is not installed is no finding.
 pub(super) async fn drift(session: &mut Session, tables: &BTreeSet<String>) -> sqlx::Result<Findings> {
     let schema = session.schema.clone();
-    let begin = AssertSqlSafe(format!("{PLAIN}; {BOUNDS}"));
-    sqlx::raw_sql(begin).execute(&mut session.connection).await?;
+    sqlx::raw_sql(AssertSqlSafe(format!("{PLAIN}; {BOUNDS}"))).execute(&mut session.connection).await?;
     let checked = Migrator::new(schema.clone()).without_queue(true).check_on(&mut session.connection).await;
     sqlx::raw_sql("ROLLBACK").execute(&mut session.connection).await?;
     let may_use = format!("SELECT has_schema_privilege({}, 'USAGE')", session.schema_literal);
@@ -234,10 +233,11 @@ pub(super) async fn by_hand(session: &mut Session, role: &Role) -> sqlx::Result<
 }
 
 type Names = BTreeSet<&'static str>;
+/// For each function its name, its signature, and whether the role may call it.
+type Installed = [(String, String, bool)];
 
-/// The functions of a use that the role may call, and those that it may not. `installed` has for each function its name, its
-/// signature, and whether the role may call it.
-fn rights(of: Use, installed: &[(String, String, bool)]) -> (Use, Names, Names) {
+/// The functions of a use that the role may call, and those that it may not.
+fn rights(of: Use, installed: &Installed) -> (Use, Names, Names) {
     // Another check reports functions that are not installed.
     let may_call = |function: &str| {
         let found = installed.iter().filter(|(name, signature, _)| name == function || signature == function);
@@ -293,13 +293,7 @@ async fn grantees(session: &mut Session) -> sqlx::Result<Vec<String>> {
 
 /// A role needs the grants of its uses only, and no one says which these are. So a use counts as meant if the role may call
 /// functions that no other one explains; of several such uses, the one that lacks the fewest.
-fn judge_rights(
-    session: &Session,
-    role: &Role,
-    installed: &[(String, String, bool)],
-    usage: bool,
-    reads: bool,
-) -> Finding {
+fn judge_rights(session: &Session, role: &Role, installed: &Installed, usage: bool, reads: bool) -> Finding {
     let Role { name, quoted, may_do_all } = role;
     if let Some(found) = may_do_all {
         return Finding::note(format!("{found}: the privileges of the application's role are not checked"))

@@ -52,8 +52,7 @@ impl Table {
     }
 
     pub(super) async fn read(session: &mut Session, name: &str) -> sqlx::Result<Self> {
-        let sql = Self::query(&session.schema_literal, &format!("'{name}'"));
-        let (json,): (String,) = session.row(&sql).await?;
+        let (json,): (String,) = session.row(&Self::query(&session.schema_literal, &format!("'{name}'"))).await?;
         let table: Self = serde_json::from_str(&json).map_err(|error| sqlx::Error::Decode(error.into()))?;
         Ok(Self { name: session.table(name), ..table })
     }
@@ -72,8 +71,7 @@ impl Table {
         let name = &self.name;
         let [size, indexes] = [self.bytes, self.index_bytes].map(bytes);
         let (live, dead) = (many(self.live, "live row"), grouped(self.dead));
-        let found = format!("{name} has {size}, indexes {indexes}; about {live}, {dead} dead");
-        Finding::warning(found)
+        Finding::warning(format!("{name} has {size}, indexes {indexes}; about {live}, {dead} dead"))
             .advise(format!(
                 "VACUUM {name}; -- and see below why autovacuum did not run, or what prevents it from removing dead rows"
             ))

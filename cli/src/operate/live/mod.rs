@@ -81,8 +81,7 @@ impl Live {
         let pool = pool.connect_lazy_with(running.options.clone());
         // A pooler may not keep prepared statements.
         let rate_limits = TransactionLimiter::in_schema(limits, schema.clone()).with_unnamed_statements();
-        let (sampler, seen) = (Arc::default(), watch::Sender::default());
-        Ok(Self { pool, schema, follows_stored, rate_limits, sampler, seen })
+        Ok(Self { pool, schema, follows_stored, rate_limits, sampler: Arc::default(), seen: watch::Sender::default() })
     }
 
     /// Takes samples at this interval, until the future is dropped.
