@@ -292,9 +292,7 @@ pub(crate) async fn forget(args: ForgetArgs, database: &Database) -> Result<()> 
     drop(progress);
     let [buckets, jobs, running, answers] = sums;
     let mut fields = json!({"buckets": buckets, "jobs": jobs, "running": running, "answers": answers});
-    if let [_, others @ ..] = &keys[..]
-        && !others.is_empty()
-    {
+    if let Some(others) = keys.get(1..).filter(|others| !others.is_empty()) {
         output::note(format!("it was also stored as {}", quoted(others)));
         fields["other_keys"] = others.into();
     }

@@ -78,9 +78,8 @@ pub(super) async fn limiter_for(file: Option<&Path>, database: &Database) -> Res
 
 pub(crate) async fn cancel(limiter: &Limiter, job: JobInfo) -> Result<Became> {
     let waits = |state| matches!(state, JobState::Scheduled | JobState::Available);
-    if waits(job.state)
-        && let Err(refused) = check(&job, Op::Credit, &limiter.limits())
-    {
+    let is_waiting = waits(job.state);
+    if is_waiting && let Err(refused) = check(&job, Op::Credit, &limiter.limits()) {
         return Ok(refused);
     }
     match queue(limiter, &job.queue)?.cancel(job.id).await {
@@ -157,21 +156,16 @@ pub(crate) async fn requeue(limiter: &Limiter, job: JobInfo) -> Result<Became> {
 
 pub(super) async fn discard_jobs(ids: &[i64], of: Option<String>, json: bool, database: &Database) -> Result<ExitCode> {
     let limiter = database.limiter(Limits::new(), None).await?;
-    match of.as_deref() {
-        Some(queue) if ids.is_empty() => discard_all(&limiter, queue, json).await,
-        of => {
-            let act = async |limiter: &Limiter, job| discard(limiter, job, of).await;
-            each(&limiter, "discarding jobs", ids, json, act).await
-        }
-    }
-}
-
-async fn discard_all(limiter: &Limiter, name: &str, as_json: bool) -> Result<ExitCode> {
+    let of = of.as_deref();
+    let Some(name) = of.filter(|_| ids.is_empty()) else {
+        let act = async |limiter: &Limiter, job| discard(limiter, job, of).await;
+        return each(&limiter, "discarding jobs", ids, json, act).await;
+    };
     let progress = Progress::of("discarding the dead jobs");
-    must_have(limiter, name).await?;
-    let jobs = queue(limiter, name)?.prune_dead(Duration::ZERO).await?;
+    must_have(&limiter, name).await?;
+    let jobs = queue(&limiter, name)?.prune_dead(Duration::ZERO).await?;
     drop(progress);
-    output::line(match (jobs, as_json) {
+    output::line(match (jobs, json) {
         (jobs, true) => json::line(&json!({"ok": true, "jobs": jobs})),
         (0, false) => format!("no dead jobs in the queue \"{}\"", text::escaped(name)),
         (jobs, false) => format!("{} discarded", text::many(jobs, "dead job")),

@@ -228,10 +228,7 @@ fn name(text: &str) -> String {
 }
 
 fn description(job: &JobInfo) -> Vec<String> {
-    let text = |text: Option<&str>| match text {
-        None | Some("") => NONE.to_owned(),
-        Some(text) => escaped(text),
-    };
+    let text = |text: Option<&str>| or_none(text.filter(|text| !text.is_empty()), escaped);
     let mut lines = vec![
         ("id", job.id.to_string()),
         ("queue", text(Some(&job.queue))),
