@@ -126,7 +126,6 @@ async fn limiter(session: &mut Session, settings: &Settings, longest: Length, re
     Ok(())
 }
 
-/// By check.
 pub(crate) type Findings = Vec<(&'static str, Finding)>;
 
 #[derive(Debug, Default)]

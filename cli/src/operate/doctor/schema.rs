@@ -8,7 +8,8 @@ use sqlx::AssertSqlSafe;
 use crate::operate::doctor::{BOUNDS, Finding, Findings, PLAIN, Session};
 use crate::text::many;
 use pg_limiter::Schema;
-use pg_limiter::migrate::{Drift, MigrateError, Migrator, Part, Use, functions, migrations};
+use pg_limiter::migrate::MigrateError::{Busy, Database, Privilege, ReadOnly};
+use pg_limiter::migrate::{Drift, Migrator, Part, Use, functions, migrations};
 
 const HISTORY: &str = "migrations";
 pub(super) const JOBS: &str = "jobs";
@@ -84,12 +85,9 @@ pub(super) async fn drift(session: &mut Session, tables: &BTreeSet<String>) -> s
             return Ok(vec![("functions", finding)]);
         }
         Ok(drift) => drift,
-        Err(
-            MigrateError::Database { source, .. }
-            | MigrateError::Privilege { source, .. }
-            | MigrateError::Busy { source, .. }
-            | MigrateError::ReadOnly { source, .. },
-        ) => return Err(source),
+        Err(Database { source, .. } | Privilege { source, .. } | Busy { source, .. } | ReadOnly { source, .. }) => {
+            return Err(source);
+        }
         Err(other) => return Ok(vec![("functions", Finding::problem(other.to_string()))]),
     };
     let parts = if tables.contains(JOBS) { Part::ALL } else { &[Part::Core] };
