@@ -100,10 +100,7 @@ impl App {
             }
             KeyCode::Char('s' | '>') => self.sort_by(1),
             KeyCode::Char('S' | '<') => self.sort_by(-1),
-            KeyCode::Char('r') => {
-                let sort = &mut self.sorts[self.tab as usize];
-                sort.is_reversed = !sort.is_reversed;
-            }
+            KeyCode::Char('r') => self.sorts[self.tab as usize].is_reversed ^= true,
             KeyCode::Enter if self.tab == Tab::Limits => return self.open(),
             KeyCode::Down | KeyCode::Char('j') => self.select(1),
             KeyCode::Up | KeyCode::Char('k') => self.select(-1),

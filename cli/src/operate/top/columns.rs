@@ -124,8 +124,9 @@ impl Sort {
     }
 }
 
-const UNICODE: [char; 8] = ['▁', '▂', '▃', '▄', '▅', '▆', '▇', '█'];
-const ASCII: [char; 8] = ['.', ':', '-', '=', '+', '*', '%', '#'];
+/// By height: the first is that of nothing.
+const UNICODE: [char; 9] = [' ', '▁', '▂', '▃', '▄', '▅', '▆', '▇', '█'];
+const ASCII: [char; 9] = [' ', '.', ':', '-', '=', '+', '*', '%', '#'];
 
 /// How texts are written.
 #[derive(Default)]
@@ -165,11 +166,7 @@ impl Style {
         let sums: Vec<f64> = amounts.chunks(per_column).map(|chunk| chunk.iter().sum()).collect();
         let most = sums.iter().copied().fold(0.0, f64::max);
         let heights = if self.is_unicode { UNICODE } else { ASCII };
-        let column = |sum: &f64| {
-            let height = (sum / most * 8.0).ceil() as usize;
-            if most > 0.0 && height > 0 { heights[height.min(8) - 1] } else { ' ' }
-        };
-        sums.iter().map(column).collect()
+        sums.iter().map(|sum| heights[((sum / most * 8.0).ceil() as usize).min(8)]).collect()
     }
 
     pub(super) const fn mark(&self, is_descending: bool) -> &'static str {

@@ -170,10 +170,8 @@ fn draw_table<T: Listed>(frame: &mut Frame<'_>, app: &App, tab: Tab, rows: &[T],
 fn draw_limits(frame: &mut Frame<'_>, app: &App, area: Rect) {
     let rows = app.limits();
     let Some(place) = app.selected(Tab::Limits, &rows) else {
-        let unused = match app.unused().count() as u64 {
-            0 => String::new(),
-            unused => format!("; not in use: {}", many(unused, "defined limit")),
-        };
+        let count = app.unused().count() as u64;
+        let unused = if count == 0 { String::new() } else { format!("; not in use: {}", many(count, "defined limit")) };
         return frame.render_widget(format!("{}{unused}", nothing(app).0), area);
     };
     // Half of the lines, or fewer if there are few limits; the rest shows the keys of the selected one.
@@ -287,15 +285,12 @@ pub(super) fn json(app: &App) -> String {
     let data = &app.data;
     let snapshot = &data.seen.snapshot;
     let mut limits = app.limits();
-    for limit in &mut limits {
-        limit.all_keys().for_each(|key| key.bucket.key = app.style.keys.shown(&key.bucket.key));
-    }
+    let keys = limits.iter_mut().flat_map(LimitView::all_keys);
+    keys.for_each(|key| key.bucket.key = app.style.keys.shown(&key.bucket.key));
     let mut groups = app.groups();
     for group in &mut groups {
         group.group = app.style.keys.shown(&group.group);
-        if let Some((_, key)) = &mut group.waits_for {
-            *key = app.style.keys.shown(key);
-        }
+        group.waits_for.iter_mut().for_each(|(_, key)| *key = app.style.keys.shown(key));
     }
     let queue = |queue: &QueueView| {
         let jobs: Map<_, _> = queue.jobs.iter().map(|(state, count)| (state.clone(), json!(count))).collect();
