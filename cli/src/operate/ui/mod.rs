@@ -62,11 +62,8 @@ pub(crate) async fn run(args: UiArgs, database: &Database) -> Result<()> {
     CliError::refuse_if(has_both, "--demo shows a private server: use it without --database-url")?;
     let token = args.token()?;
     let key_secret = if args.demo { None } else { args.secret.read()? };
-    let of_file = match &args.limits {
-        Some(path) => Some(input::read_limits(path)?),
-        None if args.demo => Some(Limits::from_toml(demo::LIMITS).map_err(CliError::failed)?),
-        None => None,
-    };
+    let of_demo = args.demo.then(|| Limits::from_toml(demo::LIMITS)).transpose().map_err(CliError::failed)?;
+    let of_file = args.limits.as_deref().map(input::read_limits).transpose()?.or(of_demo);
     let running = if args.demo { database.start_private(true).await? } else { database.named()? };
     // Report a wrong address or password at once. Later, pages report a lost database.
     let live = Live::open(&running, of_file).await?;
@@ -103,13 +100,11 @@ pub(crate) async fn run(args: UiArgs, database: &Database) -> Result<()> {
     #[cfg(feature = "study")]
     what_if::close(&app.sandbox).await;
     app.live.close().await;
-    let mut limiters = Vec::from_iter(&app.changes);
-    if let Some((tasks, limiter)) = &mut demo {
+    if let Some((tasks, _)) = &mut demo {
         output::note("ending the private server");
         tasks.shutdown().await;
-        limiters.push(limiter);
     }
-    for limiter in limiters {
+    for limiter in app.changes.iter().chain(demo.iter().map(|(_, limiter)| limiter)) {
         limiter.close().await;
         limiter.pool().close().await;
     }

@@ -117,10 +117,8 @@ pub(super) async fn frame(State(app): Shared, request: Request, next: Next) -> R
     let mut response = next.run(request).await;
     let status = response.status();
     // The script renews a page with GET, which shows nothing of a change that failed.
-    if status == StatusCode::SERVICE_UNAVAILABLE
-        && is_get
-        && let Some(page) = response.extensions_mut().get_mut::<Page>()
-    {
+    let is_live = is_get && status == StatusCode::SERVICE_UNAVAILABLE;
+    if is_live && let Some(page) = response.extensions_mut().get_mut::<Page>() {
         page.is_live = true;
         page.body = html! { (page.body) p { "This page is tried again every few seconds." } };
     }

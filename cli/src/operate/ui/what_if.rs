@@ -75,11 +75,9 @@ async fn read(mut form: Multipart) -> Result<(Fields, Vec<u8>), PageError> {
     Ok((fields, log))
 }
 
-/// The traffic in words, notes on lines of the log that cannot be read, and the pictures.
-type Outcome = (String, Vec<String>, Vec<Panel>);
-
-/// Offers the traffic to the limit of the form and to the one beside it. Runs one simulation at a time.
-async fn simulate(app: &App, fields: &Fields, log: &[u8]) -> Result<Outcome> {
+/// Offers the traffic to the limit of the form and to the one beside it. Runs one simulation at a time. Returns the traffic in
+/// words, notes on lines of the log that cannot be read, and the pictures.
+async fn simulate(app: &App, fields: &Fields, log: &[u8]) -> Result<(String, Vec<String>, Vec<Panel>)> {
     let field = |name: &str| field(fields, name);
     let (kind, traffic) = (field("kind"), field("traffic"));
     let applies = |of: &str| of.split(' ').any(|name| name == kind || name == traffic);
@@ -140,9 +138,7 @@ async fn page(app: &App, fields: &Fields, log: &[u8]) -> Page {
                     p class="lead" { (text::shown(&traffic, 200)) }
                     @for note in notes { (notice(&note)) }
                     ul class="legend" aria-label="Legend" {
-                        li { span class="swatch admitted" {} "admitted" }
-                        li { span class="swatch denied" {} "denied" }
-                        li { span class="swatch balance" {} "balance" }
+                        @for of in ["admitted", "denied", "balance"] { li { span class={ "swatch " (of) } {} (of) } }
                     }
                     div class="cards" { @for panel in &panels { (panel_of(panel, tallest)) } }
                 }
