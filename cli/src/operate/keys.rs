@@ -12,9 +12,7 @@ use crate::limit_args::{LimitArgs, finite};
 use crate::operate::stored::{ExactArgs, Forms};
 use crate::text::{self, escaped, many, quoted};
 use crate::{CliError, Database, KeySecretArgs, Progress, Result, input, json, output};
-use pg_limiter::{
-    Balances, Call, Decision, Error, Forgotten, InvalidCall, Item, Kind, Limit, Limiter, Limits, Op, Outcome,
-};
+use pg_limiter::{Balances, Call, Decision, Error, InvalidCall, Item, Kind, Limit, Limiter, Limits, Op, Outcome};
 
 #[derive(Args, Debug)]
 pub(crate) struct PeekArgs {
@@ -286,8 +284,8 @@ pub(crate) async fn forget(args: ForgetArgs, database: &Database) -> Result<()> 
     let mut sums = [0; 4];
     // Every form in a transaction of its own.
     for key in &keys {
-        let Forgotten { buckets, jobs, running, answers, .. } = limiter.forget(key).await?;
-        sums.iter_mut().zip([buckets, jobs, running, answers]).for_each(|(sum, number)| *sum += number);
+        let of = limiter.forget(key).await?;
+        sums.iter_mut().zip([of.buckets, of.jobs, of.running, of.answers]).for_each(|(sum, number)| *sum += number);
     }
     drop(progress);
     let [buckets, jobs, running, answers] = sums;

@@ -45,9 +45,8 @@ pub(super) async fn version(session: &mut Session, tables: &BTreeSet<String>) ->
     let schema = session.schema.clone();
     let (migrate, found) = (migrate(&schema), format!("the schema \"{schema}\""));
     if !tables.contains("rate_limits") {
-        let what = "does not contain the tables of the limiter, so they were not checked";
-        return Ok(Finding::problem(format!("{found} {what}"))
-            .advise(format!("{migrate}, or select another schema with --schema.")));
+        let found = format!("{found} does not contain the tables of the limiter, so they were not checked");
+        return Ok(Finding::problem(found).advise(format!("{migrate}, or select another schema with --schema.")));
     }
     if !tables.contains(HISTORY) {
         let how = "was migrated with printed SQL, not by pg-limiter: its version is unknown";
