@@ -86,8 +86,7 @@ impl Access {
         } else if entered.is_some() || self.has_cookie(headers) {
             return entered;
         } else {
-            let text = "This page needs the token. Open the URL that pg-limiter printed, which has it.";
-            (StatusCode::UNAUTHORIZED, text)
+            (StatusCode::UNAUTHORIZED, "This page needs the token. Open the URL that pg-limiter printed, which has it.")
         };
         Some((status, text).into_response())
     }

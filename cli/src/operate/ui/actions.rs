@@ -63,7 +63,6 @@ impl Done {
     }
 }
 
-/// The paths of all changes, by their pages.
 pub(super) const CHANGES: &str = "/key/reset /key/credit /key/unblock /job/requeue /job/cancel /group/pause /group/resume \
                                   /group/requeue /queue/pause /queue/resume /queue/drain /queue/requeue";
 
