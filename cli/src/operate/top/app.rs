@@ -69,8 +69,8 @@ impl App {
         self.sorts[2].sorted(self.data.groups.iter().filter(is_shown).cloned().collect(), &self.style)
     }
 
-    pub(super) fn selected<T: Listed>(&self, tab: Tab, rows: &[T]) -> Option<usize> {
-        let (place, id) = &self.selections[tab as usize];
+    pub(super) fn selected<T: Listed>(&self, rows: &[T]) -> Option<usize> {
+        let (place, id) = &self.selections[self.tab as usize];
         let last = rows.len().checked_sub(1)?;
         Some(rows.iter().position(|row| row.id() == *id).unwrap_or(last.min(*place)))
     }
@@ -135,7 +135,7 @@ impl App {
 
     fn open(&mut self) -> Next {
         let limits = self.limits();
-        let Some(place) = self.selected(Tab::Limits, &limits) else { return Next::Draw };
+        let Some(place) = self.selected(&limits) else { return Next::Draw };
         self.filters[Tab::Limits as usize].clone_from(&limits[place].name);
         self.tab = Tab::Keys;
         Next::Read
@@ -148,7 +148,7 @@ impl App {
 
     fn select(&mut self, step: isize) {
         fn at<T: Listed>(app: &App, rows: &[T], step: isize) -> (usize, Id) {
-            let Some(selected) = app.selected(app.tab, rows) else { return Default::default() };
+            let Some(selected) = app.selected(rows) else { return Default::default() };
             let place = selected.saturating_add_signed(step).min(rows.len() - 1);
             (place, rows[place].id())
         }

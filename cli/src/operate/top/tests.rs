@@ -151,7 +151,7 @@ async fn keys_sort_filter_and_select() {
     assert_eq!(top.keys()[0], "logins ann");
     // The selection follows its row.
     top.press("j");
-    let selected = |top: &Fixture| top.keys()[top.app.selected(Tab::Keys, &top.app.keys()).unwrap()].clone();
+    let selected = |top: &Fixture| top.keys()[top.app.selected(&top.app.keys()).unwrap()].clone();
     assert_eq!(selected(&top), "api bob");
     top.press("r");
     assert_eq!((&*selected(&top), top.line("api").starts_with("> api")), ("api bob", false));
