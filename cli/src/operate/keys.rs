@@ -51,8 +51,7 @@ pub(crate) async fn peek(args: PeekArgs, exact: ExactArgs, database: &Database) 
     let PeekArgs { name, key: given, limit, secret, json } = args;
     let (limits, secret) = (limit.limits(&name, database).await?, secret.read()?);
     let forms = Forms::new(given.clone(), exact, secret.clone());
-    let call = Call::from(Item::new(&*name, forms.usual()).count(0));
-    refuse_impossible(Op::Peek, &call, &limits, json)?;
+    refuse_impossible(Op::Peek, &Item::new(&*name, forms.usual()).count(0).into(), &limits, json)?;
     let is_gate = limits.get(&name).is_some_and(|limit| limit.kind() == Kind::Gate);
     let limiter = database.limiter(limits, secret).await?;
     let progress = Progress::of("waiting for the database");
