@@ -57,10 +57,9 @@ pub(crate) async fn run(args: ExportArgs, database: &Database) -> Result<ExitCod
                 let found = balances(&mut conn, rate_limits, moment, asked).await.map_err(refused)?;
                 firsts.into_iter().zip(found).for_each(|(row, state)| row.balance = state.map(|state| state.remaining));
             }
+            let lines = rows.iter().map(|row| json::line(&columns(row, &args)) + "\n");
             let bytes = match args.format {
-                Format::Json => {
-                    rows.iter().map(|row| json::line(&columns(row, &args)) + "\n").collect::<String>().into()
-                }
+                Format::Json => lines.collect::<String>().into(),
                 Format::Csv => csv(rows.iter().map(|row| record(row, &args)))?,
             };
             put(out, &bytes, &args)?;

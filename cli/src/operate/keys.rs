@@ -12,9 +12,7 @@ use crate::limit_args::{LimitArgs, finite};
 use crate::operate::stored::{ExactArgs, Forms};
 use crate::text::{self, escaped, many, quoted};
 use crate::{CliError, Database, KeySecretArgs, Progress, Result, input, json, output};
-use pg_limiter::{
-    Balances, Call, Decision, Error, Forgotten, InvalidCall, Item, Kind, Limit, Limiter, Limits, Op, Outcome,
-};
+use pg_limiter::{Balances, Call, Decision, Error, InvalidCall, Item, Kind, Limit, Limiter, Limits, Op, Outcome};
 
 #[derive(Args, Debug)]
 pub(crate) struct PeekArgs {
@@ -53,8 +51,7 @@ pub(crate) async fn peek(args: PeekArgs, exact: ExactArgs, database: &Database) 
     let PeekArgs { name, key: given, limit, secret, json } = args;
     let (limits, secret) = (limit.limits(&name, database).await?, secret.read()?);
     let forms = Forms::new(given.clone(), exact, secret.clone());
-    let call = Call::from(Item::new(&*name, forms.usual()).count(0));
-    refuse_impossible(Op::Peek, &call, &limits, json)?;
+    refuse_impossible(Op::Peek, &Item::new(&*name, forms.usual()).count(0).into(), &limits, json)?;
     let is_gate = limits.get(&name).is_some_and(|limit| limit.kind() == Kind::Gate);
     let limiter = database.limiter(limits, secret).await?;
     let progress = Progress::of("waiting for the database");
@@ -286,15 +283,13 @@ pub(crate) async fn forget(args: ForgetArgs, database: &Database) -> Result<()> 
     let mut sums = [0; 4];
     // Every form in a transaction of its own.
     for key in &keys {
-        let Forgotten { buckets, jobs, running, answers, .. } = limiter.forget(key).await?;
-        sums.iter_mut().zip([buckets, jobs, running, answers]).for_each(|(sum, number)| *sum += number);
+        let of = limiter.forget(key).await?;
+        sums.iter_mut().zip([of.buckets, of.jobs, of.running, of.answers]).for_each(|(sum, number)| *sum += number);
     }
     drop(progress);
     let [buckets, jobs, running, answers] = sums;
     let mut fields = json!({"buckets": buckets, "jobs": jobs, "running": running, "answers": answers});
-    if let [_, others @ ..] = &keys[..]
-        && !others.is_empty()
-    {
+    if let Some(others) = keys.get(1..).filter(|others| !others.is_empty()) {
         output::note(format!("it was also stored as {}", quoted(others)));
         fields["other_keys"] = others.into();
     }

@@ -75,20 +75,19 @@ pub(crate) async fn run(args: MigrateArgs, database: &Database) -> Result<ExitCo
 
 async fn on(args: &MigrateArgs, database: &Database) -> Result<ExitCode> {
     let running = database.start(false).await?;
-    let pool = running.pool(1).await?;
+    let (pool, schema) = (running.pool(1).await?, &running.schema);
     let progress = Progress::of("comparing the schema with this release");
-    let migrator =
-        Migrator::new(running.schema.clone()).distributed(args.distributed).without_queue(args.without_queue);
+    let migrator = Migrator::new(schema.clone()).distributed(args.distributed).without_queue(args.without_queue);
     let drift = migrator.check(&pool).await.map_err(CliError::failed)?;
     if args.check {
         pool.close().await;
         drop(progress);
         if args.json {
             let differences: Vec<_> = drift.iter().map(difference).collect();
-            let (ok, schema) = (drift.is_empty(), running.schema.name());
+            let (ok, schema) = (drift.is_empty(), schema.name());
             output::line_if_open(json::line(&json!({"ok": ok, "schema": schema, "differences": differences})))?;
         } else if drift.is_empty() {
-            output::line_if_open(format!("schema \"{}\" matches this release", &running.schema))?;
+            output::line_if_open(format!("schema \"{schema}\" matches this release"))?;
         } else {
             output::lines_if_open(drift.iter().flat_map(found))?;
         }
@@ -114,16 +113,14 @@ async fn on(args: &MigrateArgs, database: &Database) -> Result<ExitCode> {
     drop(progress);
     output::line(match args.json {
         true => json::line(&json!({
-            "schema": running.schema.name(),
+            "schema": schema.name(),
             "version": report.version,
             "applied": report.applied,
             "functions": report.functions,
             "replaced": replaced().map(difference).collect::<Vec<_>>(),
             "privileges": privileges.iter().map(|one| difference(one)).collect::<Vec<_>>(),
         })),
-        false => {
-            format!("schema \"{}\" is at version {}: {}", &running.schema, report.version, done(&report, &privileges))
-        }
+        false => format!("schema \"{schema}\" is at version {}: {}", report.version, done(&report, &privileges)),
     })?;
     Ok(ExitCode::SUCCESS)
 }

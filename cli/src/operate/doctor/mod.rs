@@ -126,7 +126,6 @@ async fn limiter(session: &mut Session, settings: &Settings, longest: Length, re
     Ok(())
 }
 
-/// By check.
 pub(crate) type Findings = Vec<(&'static str, Finding)>;
 
 #[derive(Debug, Default)]
@@ -145,8 +144,7 @@ impl Report {
                 // Columns that the role may not see are NULL.
                 let is_refused = !matches!(error, sqlx::Error::Database(_)) || lacks_privilege(&error);
                 let who = "the owner of the tables, or as a role that has pg_monitor and may read the tables";
-                let advice = format!("Run doctor as {who}.");
-                self.add(check, if is_refused { finding.advise(advice) } else { finding });
+                self.add(check, if is_refused { finding.advise(format!("Run doctor as {who}.")) } else { finding });
                 Ok(None)
             }
             result => result.map(Some),
@@ -181,8 +179,7 @@ impl Report {
             let advice = (!advice.is_empty()).then(|| advice.join("\n"));
             json::line(&json!({"check": check, "state": state.as_str(), "found": found, "advice": advice}))
         };
-        let objects: Vec<String> = self.0.iter().map(object).collect();
-        format!("[\n  {}\n]", objects.join(",\n  "))
+        format!("[\n  {}\n]", self.0.iter().map(object).collect::<Vec<_>>().join(",\n  "))
     }
 }
 

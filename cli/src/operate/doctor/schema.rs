@@ -8,7 +8,8 @@ use sqlx::AssertSqlSafe;
 use crate::operate::doctor::{BOUNDS, Finding, Findings, PLAIN, Session};
 use crate::text::many;
 use pg_limiter::Schema;
-use pg_limiter::migrate::{Drift, MigrateError, Migrator, Part, Use, functions, migrations};
+use pg_limiter::migrate::MigrateError::{Busy, Database, Privilege, ReadOnly};
+use pg_limiter::migrate::{Drift, Migrator, Part, Use, functions, migrations};
 
 const HISTORY: &str = "migrations";
 pub(super) const JOBS: &str = "jobs";
@@ -44,9 +45,8 @@ pub(super) async fn version(session: &mut Session, tables: &BTreeSet<String>) ->
     let schema = session.schema.clone();
     let (migrate, found) = (migrate(&schema), format!("the schema \"{schema}\""));
     if !tables.contains("rate_limits") {
-        let what = "does not contain the tables of the limiter, so they were not checked";
-        return Ok(Finding::problem(format!("{found} {what}"))
-            .advise(format!("{migrate}, or select another schema with --schema.")));
+        let found = format!("{found} does not contain the tables of the limiter, so they were not checked");
+        return Ok(Finding::problem(found).advise(format!("{migrate}, or select another schema with --schema.")));
     }
     if !tables.contains(HISTORY) {
         let how = "was migrated with printed SQL, not by pg-limiter: its version is unknown";
@@ -70,8 +70,7 @@ pub(super) async fn version(session: &mut Session, tables: &BTreeSet<String>) ->
 /// Compares functions, tables, owners and privileges with this release. A queue that is not installed is no finding.
 pub(super) async fn drift(session: &mut Session, tables: &BTreeSet<String>) -> sqlx::Result<Findings> {
     let schema = session.schema.clone();
-    let begin = AssertSqlSafe(format!("{PLAIN}; {BOUNDS}"));
-    sqlx::raw_sql(begin).execute(&mut session.connection).await?;
+    sqlx::raw_sql(AssertSqlSafe(format!("{PLAIN}; {BOUNDS}"))).execute(&mut session.connection).await?;
     let checked = Migrator::new(schema.clone()).without_queue(true).check_on(&mut session.connection).await;
     sqlx::raw_sql("ROLLBACK").execute(&mut session.connection).await?;
     let may_use = format!("SELECT has_schema_privilege({}, 'USAGE')", session.schema_literal);
@@ -85,12 +84,9 @@ pub(super) async fn drift(session: &mut Session, tables: &BTreeSet<String>) -> s
             return Ok(vec![("functions", finding)]);
         }
         Ok(drift) => drift,
-        Err(
-            MigrateError::Database { source, .. }
-            | MigrateError::Privilege { source, .. }
-            | MigrateError::Busy { source, .. }
-            | MigrateError::ReadOnly { source, .. },
-        ) => return Err(source),
+        Err(Database { source, .. } | Privilege { source, .. } | Busy { source, .. } | ReadOnly { source, .. }) => {
+            return Err(source);
+        }
         Err(other) => return Ok(vec![("functions", Finding::problem(other.to_string()))]),
     };
     let parts = if tables.contains(JOBS) { Part::ALL } else { &[Part::Core] };
@@ -234,10 +230,11 @@ pub(super) async fn by_hand(session: &mut Session, role: &Role) -> sqlx::Result<
 }
 
 type Names = BTreeSet<&'static str>;
+/// For each function its name, its signature, and whether the role may call it.
+type Installed = [(String, String, bool)];
 
-/// The functions of a use that the role may call, and those that it may not. `installed` has for each function its name, its
-/// signature, and whether the role may call it.
-fn rights(of: Use, installed: &[(String, String, bool)]) -> (Use, Names, Names) {
+/// The functions of a use that the role may call, and those that it may not.
+fn rights(of: Use, installed: &Installed) -> (Use, Names, Names) {
     // Another check reports functions that are not installed.
     let may_call = |function: &str| {
         let found = installed.iter().filter(|(name, signature, _)| name == function || signature == function);
@@ -293,13 +290,7 @@ async fn grantees(session: &mut Session) -> sqlx::Result<Vec<String>> {
 
 /// A role needs the grants of its uses only, and no one says which these are. So a use counts as meant if the role may call
 /// functions that no other one explains; of several such uses, the one that lacks the fewest.
-fn judge_rights(
-    session: &Session,
-    role: &Role,
-    installed: &[(String, String, bool)],
-    usage: bool,
-    reads: bool,
-) -> Finding {
+fn judge_rights(session: &Session, role: &Role, installed: &Installed, usage: bool, reads: bool) -> Finding {
     let Role { name, quoted, may_do_all } = role;
     if let Some(found) = may_do_all {
         return Finding::note(format!("{found}: the privileges of the application's role are not checked"))

@@ -119,14 +119,13 @@ fn judge_clock(readings: &[(f64, f64, Duration)]) -> Finding {
     };
     let doubt = round_trip.as_secs_f64() / 2.0;
     // If both directions took the same time.
-    let difference = theirs - ours - doubt;
-    let way = if difference < 0.0 { "behind" } else { "ahead of" };
-    let found =
-        format!("the database's clock is {:.3} s {way} this machine's (to within {doubt:.3} s)", difference.abs());
+    let ahead = theirs - ours - doubt;
+    let way = if ahead < 0.0 { "behind" } else { "ahead of" };
+    let found = format!("the database's clock is {:.3} s {way} this machine's (to within {doubt:.3} s)", ahead.abs());
     Finding::warning(found)
         .advise("Only the database's clock counts, and waits are returned as durations, so limits are still exact. But check")
         .advise("which clock is wrong: the `start` of windows and the `run_at` of jobs refer to the database's clock.")
-        .ok_if(difference.abs() - doubt <= TOO_FAR)
+        .ok_if(ahead.abs() - doubt <= TOO_FAR)
 }
 
 const SEQUENCE: &str = "_test_clock";

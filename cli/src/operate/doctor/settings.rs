@@ -125,17 +125,15 @@ pub(super) async fn connections(session: &mut Session) -> sqlx::Result<Finding> 
 
 /// Each bound: its name, the most connections (negative: unbounded), and the connections in use.
 fn judge(bounds: impl IntoIterator<Item = (impl std::fmt::Display, i64, i64)>) -> Finding {
-    let share = |most: i64, used: i64| used as f64 / most.max(1) as f64;
     let bounded = bounds.into_iter().filter(|(_, most, _)| *most >= 0);
-    let tightest =
-        bounded.max_by(|(_, most, used), (_, other, others)| share(*most, *used).total_cmp(&share(*other, *others)));
-    let Some((what, most, used)) = tightest else { return Finding::ok("unbounded") };
+    let shares = bounded.map(|(what, most, used)| (used as f64 / most.max(1) as f64, what, most, used));
+    let tightest = shares.max_by(|one, other| one.0.total_cmp(&other.0));
+    let Some((share, what, most, used)) = tightest else { return Finding::ok("unbounded") };
     let are = if most == 1 { "is" } else { "are" };
-    let found = format!("{used} of the {} {what} {are} in use", many(most.unsigned_abs(), "connection"));
-    Finding::warning(found)
+    Finding::warning(format!("{used} of the {} {what} {are} in use", many(most.unsigned_abs(), "connection")))
         .advise("A limiter opens up to two connections per lane, in addition to your pool. Use fewer (lanes: 1, smaller pools,")
         .advise("Connections::Pool), or raise the bound.")
-        .ok_if(share(most, used) < NEARLY_ALL)
+        .ok_if(share < NEARLY_ALL)
 }
 
 #[cfg(test)]

@@ -52,8 +52,7 @@ impl Table {
     }
 
     pub(super) async fn read(session: &mut Session, name: &str) -> sqlx::Result<Self> {
-        let sql = Self::query(&session.schema_literal, &format!("'{name}'"));
-        let (json,): (String,) = session.row(&sql).await?;
+        let (json,): (String,) = session.row(&Self::query(&session.schema_literal, &format!("'{name}'"))).await?;
         let table: Self = serde_json::from_str(&json).map_err(|error| sqlx::Error::Decode(error.into()))?;
         Ok(Self { name: session.table(name), ..table })
     }
@@ -72,8 +71,7 @@ impl Table {
         let name = &self.name;
         let [size, indexes] = [self.bytes, self.index_bytes].map(bytes);
         let (live, dead) = (many(self.live, "live row"), grouped(self.dead));
-        let found = format!("{name} has {size}, indexes {indexes}; about {live}, {dead} dead");
-        Finding::warning(found)
+        Finding::warning(format!("{name} has {size}, indexes {indexes}; about {live}, {dead} dead"))
             .advise(format!(
                 "VACUUM {name}; -- and see below why autovacuum did not run, or what prevents it from removing dead rows"
             ))
@@ -261,19 +259,14 @@ fn judge_open(open: &[Open], longest: Duration, piles_up: bool) -> Finding {
     };
     let old: Vec<&Open> = open.iter().filter(is_old).collect();
     let Some(oldest) = old.first() else {
-        let hidden = match open.iter().filter(|one| one.seconds.is_none() && one.kind.is_empty()).count() {
-            0 => String::new(),
-            hidden => format!("; the age of {hidden} is hidden from this role"),
-        };
+        let count = open.iter().filter(|one| one.seconds.is_none() && one.kind.is_empty()).count();
+        let hidden = if count == 0 { String::new() } else { format!("; the age of {count} is hidden from this role") };
         return Finding::ok(format!("none has been open for {} or longer{hidden}", pg_limiter::Length::from(longest)));
     };
     let described = |one: &&Open| {
-        let time = match one.seconds {
-            Some(seconds) => format!("for {}", age(length(seconds))),
-            None => format!("for {} transactions", count(one.since)),
-        };
+        let time = one.seconds.map(length).map_or_else(|| format!("{} transactions", count(one.since)), age);
         let rows = if one.holds_rows { ", with rows of rate_limits locked" } else { "" };
-        format!("{} {time}{rows}", one.who)
+        format!("{} for {time}{rows}", one.who)
     };
     let more = if old.len() > MOST_SHOWN { format!(", and {} more", old.len() - MOST_SHOWN) } else { String::new() };
     let names = old.iter().take(MOST_SHOWN).map(described).collect::<Vec<_>>().join("; ");

@@ -164,8 +164,7 @@ mod tests {
     async fn a_request_times_out() {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let address = listener.local_addr().unwrap().to_string();
-        let error = flags(Duration::from_millis(20), &address).await.unwrap_err();
-        assert_eq!(error.to_string(), "no answer within 20ms");
+        assert_eq!(flags(Duration::from_millis(20), &address).await.unwrap_err().to_string(), "no answer within 20ms");
     }
 
     #[test]

@@ -107,9 +107,8 @@ impl ExecArgs {
             let given = if self.limits.is_some() { "--limits" } else { "--slots" };
             CliError::refuse_without("--once-every", given, &options)?;
         }
-        if let Some(Every::Length(length)) = self.once_every
-            && (self.zone.is_some() || self.anchor.is_some())
-        {
+        let has_place = self.zone.is_some() || self.anchor.is_some();
+        if has_place && let Some(Every::Length(length)) = self.once_every {
             return Err(CliError::usage(format!(
                 "--zone and --anchor are for windows of the calendar, and {} is a fixed time: use a number and a word, such as \
                  --once-every \"1 day\" or \"2 hours\"",

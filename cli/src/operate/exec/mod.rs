@@ -59,13 +59,12 @@ async fn release(limiter: &Limiter, args: &ExecArgs, lease: Lease, names: &[Stri
     if args.once_every.is_none() || names.is_empty() {
         return lease.release().await;
     }
-    let within = limiter.clone();
     let slots = Call::from(args.slots()).lease(lease.id());
     let tokens: Vec<Item> = names.iter().map(|name| args.token(name)).collect();
-    let work = async move |tx: &mut sqlx::PgConnection| {
-        let was_held = within.within(tx).release(slots.clone()).await?;
+    let work = async |tx: &mut sqlx::PgConnection| {
+        let was_held = limiter.within(tx).release(slots.clone()).await?;
         if was_held {
-            within.within(tx).credit(tokens.clone()).await?;
+            limiter.within(tx).credit(tokens.clone()).await?;
         }
         Ok::<_, Error>(was_held)
     };

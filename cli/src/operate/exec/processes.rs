@@ -90,9 +90,7 @@ impl Processes {
                 if stopped.is_none() {
                     self.status = Some(ExitStatus::from_raw(status.as_raw()));
                 }
-            } else if let Some(guard) = &mut self.guard
-                && Pid::from_child(&guard.shell) == id
-            {
+            } else if let Some(guard) = self.guard.as_mut().filter(|guard| Pid::from_child(&guard.shell) == id) {
                 guard.has_ended |= !status.stopped();
             }
         }

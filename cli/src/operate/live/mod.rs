@@ -81,8 +81,7 @@ impl Live {
         let pool = pool.connect_lazy_with(running.options.clone());
         // A pooler may not keep prepared statements.
         let rate_limits = TransactionLimiter::in_schema(limits, schema.clone()).with_unnamed_statements();
-        let (sampler, seen) = (Arc::default(), watch::Sender::default());
-        Ok(Self { pool, schema, follows_stored, rate_limits, sampler, seen })
+        Ok(Self { pool, schema, follows_stored, rate_limits, sampler: Arc::default(), seen: watch::Sender::default() })
     }
 
     /// Takes samples at this interval, until the future is dropped.
@@ -125,9 +124,8 @@ impl Live {
     async fn follow(&self) -> Result<()> {
         let mut tx = self.begin().await?;
         match Limits::stored_in(&mut *tx, &self.schema).await {
-            Ok(limits) => drop(self.rate_limits.replace_limits(limits)),
             Err(Error::SchemaMissing { .. }) => {}
-            Err(error) => return Err(error.into()),
+            limits => drop(self.rate_limits.replace_limits(limits?)),
         }
         Ok(())
     }
@@ -179,11 +177,8 @@ impl Live {
         // The sizes and dead rows of the tables are below, and counted at another moment they would differ.
         let are_sizes = |check: &str| ["table", "table of jobs"].contains(&check);
         findings.retain(|(check, finding)| !are_sizes(check) || finding.state != State::Ok);
-        for (check, finding) in &mut findings {
-            if are_sizes(check) && finding.state == State::Warning {
-                finding.found = "more dead rows than live ones".to_owned();
-            }
-        }
+        let dead = findings.iter_mut().filter(|(check, finding)| are_sizes(check) && finding.state == State::Warning);
+        dead.for_each(|(_, finding)| finding.found = "more dead rows than live ones".to_owned());
         let sql = Table::query(&doctor::literal(self.schema.name()), TABLES);
         let tables = self.rows(sqlx::query_as(AssertSqlSafe(sql))).await?;
         let sql = "SELECT pg_catalog.json_build_array((SELECT coalesce(pg_catalog.sum(numbackends), 0) FROM pg_catalog.pg_stat_database), \
@@ -229,9 +224,7 @@ impl Live {
 
     fn failed(&self, error: sqlx::Error) -> CliError {
         // The encoding of the database lacks a character of a key, so no row has this key.
-        if let sqlx::Error::Database(refused) = &error
-            && refused.code().as_deref() == Some("22P05")
-        {
+        if let Some(refused) = error.as_database_error().filter(|refused| refused.code().as_deref() == Some("22P05")) {
             return CliError::usage(refused.message());
         }
         let error = Error::from_sql(error, self.schema.name());

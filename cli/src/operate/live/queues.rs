@@ -20,9 +20,7 @@ pub(crate) struct QueueView {
     pub(crate) queue: String,
     /// By state, in the order of [`JobState::ALL`].
     pub(crate) jobs: Vec<(String, Counted)>,
-    /// No job of it starts, since this time.
     pub(crate) paused_at: Option<i64>,
-    /// It takes no new jobs, since this time.
     pub(crate) draining_at: Option<i64>,
 }
 

@@ -324,7 +324,11 @@ impl Sampler {
             per_second: tracked.taken.per_second(since, at),
         };
         let busy = keys.iter().filter(|(tracked, _)| !tracked.taken.is_over(at));
-        let busy = busy.map(|key| (busyness(&key.0.taken, since, at), key)).collect();
+        // Its present rate counts most, then its last minute, then its last ten minutes.
+        let busyness = |taken: &History| {
+            60.0 * taken.per_second(since, at) + taken.per_minute(at) + taken.bins(at).iter().sum::<f64>() / 1000.0
+        };
+        let busy = busy.map(|key| (busyness(&key.0.taken), key)).collect();
         let not_full = keys.iter().filter(|(_, bucket)| bucket.may_be_used(limit, at));
         let not_full = not_full.map(|key| (key.1.emptiness(at), key)).collect();
         let is_asked = |key: &BucketView| self.asked.contains_key(&(key.name.clone(), key.key.clone()));
@@ -350,11 +354,6 @@ impl Sampler {
             asked: keys.iter().filter(|(_, bucket)| is_asked(bucket)).map(view).collect(),
         }
     }
-}
-
-/// How busy a key is: its present rate counts most, then its last minute, then its last ten minutes.
-fn busyness(taken: &History, since: i64, at: i64) -> f64 {
-    60.0 * taken.per_second(since, at) + taken.per_minute(at) + taken.bins(at).iter().sum::<f64>() / 1000.0
 }
 
 fn largest<T>(mut ranked: Vec<(f64, T)>, most: usize) -> impl Iterator<Item = T> {

@@ -176,8 +176,7 @@ mod tests {
     #[test]
     fn rows_of_a_token_bucket_show_its_rate() {
         // 2 per second, capacity 10.
-        let full_at = |value: f64, ts: i64| ts + ((10.0 - value) / 2.0 * SECOND as f64) as i64;
-        let bucket = |value, ts| row(value, ts, full_at(value, ts), None);
+        let bucket = |value: f64, ts| row(value, ts, ts + ((10.0 - value) / 2.0 * SECOND as f64) as i64, None);
         let mut refill = Refill::new(None);
         // 5 + 2 - 3 = 4 tokens were taken, and the rows show it.
         assert!((refill.taken(Some(&bucket(5.0, 0)), &bucket(3.0, SECOND)) - 4.0).abs() < 1e-6);
@@ -197,9 +196,7 @@ mod tests {
     #[test]
     fn the_counts_of_a_sliding_window_say_what_was_taken() {
         let mut refill = Refill::new(None);
-        let window = |value: f64, ts: i64, earlier: [f64; 2]| {
-            row(value, ts, 0, Some(vec![100.0, 0.0, 9.0, earlier[0], earlier[1]]))
-        };
+        let window = |value, ts, [last, first]: [f64; 2]| row(value, ts, 0, Some(vec![100.0, 0.0, 9.0, last, first]));
         assert_eq!(refill.taken(None, &window(2.0, 10, [0.0, 0.0])), 2.0);
         assert_eq!(refill.taken(Some(&window(2.0, 10, [0.0, 0.0])), &window(5.0, 20, [0.0, 0.0])), 3.0);
         // Two more in the first part, and one in the next.

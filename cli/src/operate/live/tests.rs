@@ -56,8 +56,7 @@ async fn stored_limits_are_followed() {
     };
     assert_eq!(shown().await, (None, 0));
     for rate in [60, 50] {
-        let define =
-            format!("SELECT rate_limit.define('bucket', kind => 'token_bucket', rate => {rate}, period => '1 hour')");
+        let define = format!("SELECT rate_limit.define('bucket', 'token_bucket', rate => {rate}, period => '1 hour')");
         sqlx::query(AssertSqlSafe(define)).execute(&pool).await.unwrap();
         assert_eq!(shown().await, (Some(format!("token_bucket, {rate} per 1h")), 0));
     }

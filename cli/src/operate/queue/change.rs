@@ -7,8 +7,9 @@ use std::time::Duration;
 use clap::Args;
 use serde_json::json;
 
+use crate::limit_args::Sourced;
 use crate::operate::queue::{exact, has_jobs, human, job, must_have, no_such_job, of_queue, queue};
-use crate::{CliError, Database, Progress, Result, input, json, output, text};
+use crate::{CliError, Database, Progress, Result, json, output, text};
 use pg_limiter::queue::{GroupCounts, JobInfo, JobItem, JobState, Queues};
 use pg_limiter::{Call, Error, InvalidCall, InvalidJob, Item, LeaseId, Limiter, Limits, Op};
 
@@ -20,7 +21,7 @@ pub(crate) enum Became {
 }
 
 /// Applies `act` to each job and prints each result at once, also after a refused job and after standard output is closed.
-async fn each(
+pub(super) async fn each(
     limiter: &Limiter,
     what: &'static str,
     ids: &[i64],
@@ -69,28 +70,16 @@ fn check(job: &JobInfo, op: Op, limits: &Limits) -> Result<(), Became> {
     Err(Became::Refused(Some(job.state), format!("job {}: {why}", job.id)))
 }
 
-async fn job_limits(file: Option<&Path>, database: &Database) -> Result<Limits> {
-    match file {
-        Some(file) => input::read_limits(file),
-        None => database.stored_limits().await,
-    }
-}
-
-pub(super) async fn cancel_jobs(
-    ids: &[i64],
-    file: Option<PathBuf>,
-    json: bool,
-    database: &Database,
-) -> Result<ExitCode> {
-    let limiter = database.limiter(job_limits(file.as_deref(), database).await?, None).await?;
-    each(&limiter, "cancelling jobs", ids, json, cancel).await
+/// With the limits of the file, or else the stored ones.
+pub(super) async fn limiter_for(file: Option<&Path>, database: &Database) -> Result<Limiter> {
+    let read = Sourced::read(file, database).await?;
+    database.limiter(read.map_or_else(Limits::new, |read| read.limits), None).await
 }
 
 pub(crate) async fn cancel(limiter: &Limiter, job: JobInfo) -> Result<Became> {
     let waits = |state| matches!(state, JobState::Scheduled | JobState::Available);
-    if waits(job.state)
-        && let Err(refused) = check(&job, Op::Credit, &limiter.limits())
-    {
+    let is_waiting = waits(job.state);
+    if is_waiting && let Err(refused) = check(&job, Op::Credit, &limiter.limits()) {
         return Ok(refused);
     }
     match queue(limiter, &job.queue)?.cancel(job.id).await {
@@ -125,7 +114,7 @@ pub(crate) struct RequeueArgs {
 }
 
 pub(super) async fn requeue_jobs(args: RequeueArgs, database: &Database) -> Result<ExitCode> {
-    let limiter = database.limiter(job_limits(args.limits.as_deref(), database).await?, None).await?;
+    let limiter = limiter_for(args.limits.as_deref(), database).await?;
     let ids = match &args.dead {
         None => args.ids,
         Some(queue) => dead(&limiter, queue, args.group, args.json).await?,
@@ -167,21 +156,16 @@ pub(crate) async fn requeue(limiter: &Limiter, job: JobInfo) -> Result<Became> {
 
 pub(super) async fn discard_jobs(ids: &[i64], of: Option<String>, json: bool, database: &Database) -> Result<ExitCode> {
     let limiter = database.limiter(Limits::new(), None).await?;
-    match of.as_deref() {
-        Some(queue) if ids.is_empty() => discard_all(&limiter, queue, json).await,
-        of => {
-            let act = async |limiter: &Limiter, job| discard(limiter, job, of).await;
-            each(&limiter, "discarding jobs", ids, json, act).await
-        }
-    }
-}
-
-async fn discard_all(limiter: &Limiter, name: &str, as_json: bool) -> Result<ExitCode> {
+    let of = of.as_deref();
+    let Some(name) = of.filter(|_| ids.is_empty()) else {
+        let act = async |limiter: &Limiter, job| discard(limiter, job, of).await;
+        return each(&limiter, "discarding jobs", ids, json, act).await;
+    };
     let progress = Progress::of("discarding the dead jobs");
-    must_have(limiter, name).await?;
-    let jobs = queue(limiter, name)?.prune_dead(Duration::ZERO).await?;
+    must_have(&limiter, name).await?;
+    let jobs = queue(&limiter, name)?.prune_dead(Duration::ZERO).await?;
     drop(progress);
-    output::line(match (jobs, as_json) {
+    output::line(match (jobs, json) {
         (jobs, true) => json::line(&json!({"ok": true, "jobs": jobs})),
         (0, false) => format!("no dead jobs in the queue \"{}\"", text::escaped(name)),
         (jobs, false) => format!("{} discarded", text::many(jobs, "dead job")),
@@ -220,7 +204,6 @@ pub(crate) struct HoldArgs {
     json: bool,
 }
 
-/// Pauses or resumes a queue or a group.
 pub(super) async fn hold(args: HoldArgs, database: &Database, is_pause: bool) -> Result<()> {
     let limiter = database.limiter(Limits::new(), None).await?;
     let queue = queue(&limiter, &args.queue)?;

@@ -16,8 +16,7 @@ use serde_json::{Value, json};
 use crate::text::{Column, age, aligned, escaped, grouped, one_line, plain, quoted, shortened, shown, table};
 use crate::{CliError, Database, Progress, Result, json, output};
 pub(crate) use change::{Became, cancel, requeue};
-use change::{HoldArgs, RequeueArgs};
-use change::{cancel_jobs, discard_jobs, drain, hold, requeue_jobs};
+use change::{HoldArgs, RequeueArgs, discard_jobs, drain, each, hold, limiter_for, requeue_jobs};
 use pg_limiter::queue::{GroupCounts, JobFilter, JobInfo, JobItem, JobState, Queue, Queues};
 use pg_limiter::{Limiter, Limits};
 
@@ -85,7 +84,9 @@ pub(crate) async fn run(command: QueueCommand, database: &Database) -> Result<Ex
         QueueCommand::Resume(args) => hold(args, database, false).await?,
         QueueCommand::Drain { queue, wait, json } => drain(&queue, wait, json, database).await?,
         QueueCommand::Requeue(args) => return requeue_jobs(args, database).await,
-        QueueCommand::Cancel { ids, limits, json } => return cancel_jobs(&ids, limits, json, database).await,
+        QueueCommand::Cancel { ids, limits, json } => {
+            return each(&limiter_for(limits.as_deref(), database).await?, "cancelling jobs", &ids, json, cancel).await;
+        }
         QueueCommand::Discard { ids, queue, json } => return discard_jobs(&ids, queue, json, database).await,
     }
     Ok(ExitCode::SUCCESS)
@@ -227,11 +228,7 @@ fn name(text: &str) -> String {
 }
 
 fn description(job: &JobInfo) -> Vec<String> {
-    let text = |text: Option<&str>| match text {
-        None | Some("") => NONE.to_owned(),
-        Some(text) => escaped(text),
-    };
-    let at = |at: Option<SystemTime>| or_none(at, human);
+    let text = |text: Option<&str>| or_none(text.filter(|text| !text.is_empty()), escaped);
     let mut lines = vec![
         ("id", job.id.to_string()),
         ("queue", text(Some(&job.queue))),
@@ -240,8 +237,8 @@ fn description(job: &JobInfo) -> Vec<String> {
         ("priority", job.priority.to_string()),
         ("run at", human(job.run_at)),
         ("enqueued at", human(job.enqueued_at)),
-        ("started at", at(job.started_at)),
-        ("finished at", at(job.finished_at)),
+        ("started at", or_none(job.started_at, human)),
+        ("finished at", or_none(job.finished_at, human)),
         ("worker", text(job.worker.as_deref())),
         ("failures", format!("{} of at most {}", job.failures, job.max_attempts)),
         ("waits", job.waits.to_string()),

@@ -16,14 +16,6 @@ pub(super) enum Tab {
 
 impl Tab {
     pub(super) const ALL: [Self; 3] = [Self::Limits, Self::Keys, Self::Queue];
-
-    fn sort_by(self, column: isize) -> Sort {
-        match self {
-            Self::Limits => Sort::by::<LimitView>(column),
-            Self::Keys => Sort::by::<KeyView>(column),
-            Self::Queue => Sort::by::<GroupView>(column),
-        }
-    }
 }
 
 /// For each tab, the text that its `/` filters by: of limits, keys and queues. Empty: all.
@@ -54,8 +46,7 @@ pub(super) struct App {
 impl App {
     pub(super) fn new(filters: Filters, style: Style) -> Self {
         // By the tokens taken, and by the lag.
-        let sorted_by = [(Tab::Limits, 2), (Tab::Keys, 2), (Tab::Queue, 5)];
-        Self { filters, sorts: sorted_by.map(|(tab, column)| tab.sort_by(column)), style, ..Self::default() }
+        Self { filters, sorts: [2, 2, 5].map(|column| Sort { column, is_reversed: false }), style, ..Self::default() }
     }
 
     pub(super) fn limits(&self) -> Vec<LimitView> {
@@ -78,8 +69,8 @@ impl App {
         self.sorts[2].sorted(self.data.groups.iter().filter(is_shown).cloned().collect(), &self.style)
     }
 
-    pub(super) fn selected<T: Listed>(&self, tab: Tab, rows: &[T]) -> Option<usize> {
-        let (place, id) = &self.selections[tab as usize];
+    pub(super) fn selected<T: Listed>(&self, rows: &[T]) -> Option<usize> {
+        let (place, id) = &self.selections[self.tab as usize];
         let last = rows.len().checked_sub(1)?;
         Some(rows.iter().position(|row| row.id() == *id).unwrap_or(last.min(*place)))
     }
@@ -109,10 +100,7 @@ impl App {
             }
             KeyCode::Char('s' | '>') => self.sort_by(1),
             KeyCode::Char('S' | '<') => self.sort_by(-1),
-            KeyCode::Char('r') => {
-                let sort = &mut self.sorts[self.tab as usize];
-                sort.is_descending = !sort.is_descending;
-            }
+            KeyCode::Char('r') => self.sorts[self.tab as usize].is_reversed ^= true,
             KeyCode::Enter if self.tab == Tab::Limits => return self.open(),
             KeyCode::Down | KeyCode::Char('j') => self.select(1),
             KeyCode::Up | KeyCode::Char('k') => self.select(-1),
@@ -147,7 +135,7 @@ impl App {
 
     fn open(&mut self) -> Next {
         let limits = self.limits();
-        let Some(place) = self.selected(Tab::Limits, &limits) else { return Next::Draw };
+        let Some(place) = self.selected(&limits) else { return Next::Draw };
         self.filters[Tab::Limits as usize].clone_from(&limits[place].name);
         self.tab = Tab::Keys;
         Next::Read
@@ -155,12 +143,12 @@ impl App {
 
     fn sort_by(&mut self, step: isize) {
         let sort = &mut self.sorts[self.tab as usize];
-        *sort = self.tab.sort_by(sort.column as isize + step);
+        *sort = Sort { column: sort.column + step, is_reversed: false };
     }
 
     fn select(&mut self, step: isize) {
         fn at<T: Listed>(app: &App, rows: &[T], step: isize) -> (usize, Id) {
-            let Some(selected) = app.selected(app.tab, rows) else { return Default::default() };
+            let Some(selected) = app.selected(rows) else { return Default::default() };
             let place = selected.saturating_add_signed(step).min(rows.len() - 1);
             (place, rows[place].id())
         }

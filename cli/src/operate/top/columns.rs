@@ -99,31 +99,34 @@ impl Listed for GroupView {
 
 #[derive(Clone, Copy, Default)]
 pub(super) struct Sort {
-    pub(super) column: usize,
-    pub(super) is_descending: bool,
+    /// After the last column comes the first.
+    pub(super) column: isize,
+    pub(super) is_reversed: bool,
 }
 
 impl Sort {
-    /// After the last column comes the first.
-    pub(super) fn by<T: Listed>(column: isize) -> Self {
-        let column = column.rem_euclid(T::COLUMNS.len() as isize) as usize;
-        Self { column, is_descending: T::COLUMNS[column].is_descending }
+    /// The place of the column, and whether its largest value comes first.
+    pub(super) fn of<T: Listed>(self) -> (usize, bool) {
+        let place = self.column.rem_euclid(T::COLUMNS.len() as isize) as usize;
+        (place, T::COLUMNS[place].is_descending != self.is_reversed)
     }
 
     pub(super) fn sorted<T: Listed>(self, rows: Vec<T>, style: &Style) -> Vec<T> {
-        let rank = |row: &T| (T::COLUMNS[self.column].cell)(row, style, 0).1;
+        let (place, is_descending) = self.of::<T>();
+        let rank = |row: &T| (T::COLUMNS[place].cell)(row, style, 0).1;
         let mut ranked: Vec<_> = rows.into_iter().map(|row| (rank(&row), row)).collect();
         ranked.sort_by(|(a, first), (b, second)| {
             let order = a.0.total_cmp(&b.0).then(a.1.total_cmp(&b.1)).then_with(|| a.2.cmp(&b.2));
-            let order = if self.is_descending { order.reverse() } else { order };
+            let order = if is_descending { order.reverse() } else { order };
             order.then_with(|| first.id().cmp(&second.id()))
         });
         ranked.into_iter().map(|(_, row)| row).collect()
     }
 }
 
-const UNICODE: [char; 8] = ['▁', '▂', '▃', '▄', '▅', '▆', '▇', '█'];
-const ASCII: [char; 8] = ['.', ':', '-', '=', '+', '*', '%', '#'];
+/// By height: the first is that of nothing.
+const UNICODE: [char; 9] = [' ', '▁', '▂', '▃', '▄', '▅', '▆', '▇', '█'];
+const ASCII: [char; 9] = [' ', '.', ':', '-', '=', '+', '*', '%', '#'];
 
 /// How texts are written.
 #[derive(Default)]
@@ -163,11 +166,7 @@ impl Style {
         let sums: Vec<f64> = amounts.chunks(per_column).map(|chunk| chunk.iter().sum()).collect();
         let most = sums.iter().copied().fold(0.0, f64::max);
         let heights = if self.is_unicode { UNICODE } else { ASCII };
-        let column = |sum: &f64| {
-            let height = (sum / most * 8.0).ceil() as usize;
-            if most > 0.0 && height > 0 { heights[height.min(8) - 1] } else { ' ' }
-        };
-        sums.iter().map(column).collect()
+        sums.iter().map(|sum| heights[((sum / most * 8.0).ceil() as usize).min(8)]).collect()
     }
 
     pub(super) const fn mark(&self, is_descending: bool) -> &'static str {

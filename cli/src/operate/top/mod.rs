@@ -166,9 +166,8 @@ impl Terminal {
         std::thread::spawn(move || {
             while !sender.is_closed() {
                 let next = event::poll(POLL).and_then(|is_there| is_there.then(event::read).transpose());
-                let is_last = next.is_err();
-                if next.transpose().is_some_and(|next| sender.send(next).is_err()) || is_last {
-                    return;
+                if let Some(next) = next.transpose() {
+                    let _ = sender.send(next); // It fails if the screen is closed.
                 }
             }
         });

@@ -50,7 +50,7 @@ pub(super) fn draw(frame: &mut Frame<'_>, app: &App) {
             frame.render_widget("reading the database ...", body)
         }
         Tab::Limits => draw_limits(frame, app, body),
-        Tab::Keys => draw_table(frame, app, Tab::Keys, &app.keys(), nothing(app).1, body),
+        Tab::Keys => draw_table(frame, app, &app.keys(), nothing(app).1, body),
         Tab::Queue => draw_queue(frame, app, body),
     }
     frame.render_widget(footer_line(app, footer.width), footer);
@@ -139,15 +139,15 @@ fn footer_line(app: &App, width: u16) -> Line<'static> {
     Line::from(if width >= WIDE { format!("{keys}{more}") } else { keys.to_owned() })
 }
 
-fn draw_table<T: Listed>(frame: &mut Frame<'_>, app: &App, tab: Tab, rows: &[T], if_empty: &str, area: Rect) {
+fn draw_table<T: Listed>(frame: &mut Frame<'_>, app: &App, rows: &[T], if_empty: &str, area: Rect) {
     if rows.is_empty() {
         return frame.render_widget(if_empty, area);
     }
-    let (now, sort) = (app.data.seen.snapshot.at, app.sorts[tab as usize]);
+    let (now, (sorted_by, is_descending)) = (app.data.seen.snapshot.at, app.sorts[app.tab as usize].of::<T>());
     let columns = T::COLUMNS.iter().enumerate().filter(|(_, column)| area.width >= WIDE || !column.is_extra);
     let aligned = |is_text: bool, text: String| if is_text { Line::from(text) } else { right(text) };
     let headings = columns.clone().map(|(place, column)| {
-        let mark = if place == sort.column { app.style.mark(sort.is_descending) } else { "" };
+        let mark = if place == sorted_by { app.style.mark(is_descending) } else { "" };
         aligned(column.is_text(), format!("{}{mark}", column.heading))
     });
     // The columns without a width share what the others, the blanks between the columns and the mark of the selected row leave.
@@ -163,23 +163,21 @@ fn draw_table<T: Listed>(frame: &mut Frame<'_>, app: &App, tab: Tab, rows: &[T],
     });
     let widths = columns.clone().map(|(_, column)| column.constraint());
     let table = Table::new(lines, widths).header(Row::new(headings).style(BOLD));
-    let mut state = TableState::new().with_selected(app.selected(tab, rows));
+    let mut state = TableState::new().with_selected(app.selected(rows));
     frame.render_stateful_widget(table.highlight_symbol("> ").row_highlight_style(REVERSED), area, &mut state);
 }
 
 fn draw_limits(frame: &mut Frame<'_>, app: &App, area: Rect) {
     let rows = app.limits();
-    let Some(place) = app.selected(Tab::Limits, &rows) else {
-        let unused = match app.unused().count() as u64 {
-            0 => String::new(),
-            unused => format!("; not in use: {}", many(unused, "defined limit")),
-        };
+    let Some(place) = app.selected(&rows) else {
+        let count = app.unused().count() as u64;
+        let unused = if count == 0 { String::new() } else { format!("; not in use: {}", many(count, "defined limit")) };
         return frame.render_widget(format!("{}{unused}", nothing(app).0), area);
     };
     // Half of the lines, or fewer if there are few limits; the rest shows the keys of the selected one.
     let height = u16::try_from(rows.len() + 1).unwrap_or(u16::MAX).min(area.height / 2);
     let [list, title, detail] = Layout::vertical([Length(height), Length(2), Fill(1)]).areas(area);
-    draw_table(frame, app, Tab::Limits, &rows, "", list);
+    draw_table(frame, app, &rows, "", list);
     let limit = &rows[place];
     frame.render_widget(Paragraph::new(vec![Line::default(), Line::styled(described(limit), BOLD)]), title);
     let [busiest, _, emptiest] = Layout::horizontal([Fill(1), Length(2), Fill(1)]).areas(detail);
@@ -230,7 +228,7 @@ fn draw_queue(frame: &mut Frame<'_>, app: &App, area: Rect) {
         let groups = if queues.len() > QUEUES { format!("; groups of the first {QUEUES}") } else { String::new() };
         frame.render_widget(format!("... and {}: use / {groups}", many(hidden as u64, "more queue")), gap);
     }
-    draw_table(frame, app, Tab::Queue, &app.groups(), "no group has waiting jobs", groups);
+    draw_table(frame, app, &app.groups(), "no group has waiting jobs", groups);
 }
 
 fn draw_help(frame: &mut Frame<'_>, area: Rect) {
@@ -287,15 +285,12 @@ pub(super) fn json(app: &App) -> String {
     let data = &app.data;
     let snapshot = &data.seen.snapshot;
     let mut limits = app.limits();
-    for limit in &mut limits {
-        limit.all_keys().for_each(|key| key.bucket.key = app.style.keys.shown(&key.bucket.key));
-    }
+    let keys = limits.iter_mut().flat_map(LimitView::all_keys);
+    keys.for_each(|key| key.bucket.key = app.style.keys.shown(&key.bucket.key));
     let mut groups = app.groups();
     for group in &mut groups {
         group.group = app.style.keys.shown(&group.group);
-        if let Some((_, key)) = &mut group.waits_for {
-            *key = app.style.keys.shown(key);
-        }
+        group.waits_for.iter_mut().for_each(|(_, key)| *key = app.style.keys.shown(key));
     }
     let queue = |queue: &QueueView| {
         let jobs: Map<_, _> = queue.jobs.iter().map(|(state, count)| (state.clone(), json!(count))).collect();

@@ -50,6 +50,13 @@ impl Fixture {
         (0..height).map(line).collect()
     }
 
+    /// The screen, which has these texts. They are separated by `|`.
+    fn screen(&self, texts: &str) -> String {
+        let screen = self.lines(80, 24).join("\n");
+        texts.split('|').for_each(|text| assert!(screen.contains(text), "no {text} in\n{screen}"));
+        screen
+    }
+
     /// The line of the screen that begins with this text.
     fn line(&self, begins: &str) -> String {
         let lines = self.lines(80, 24);
@@ -72,8 +79,9 @@ impl Fixture {
         next
     }
 
-    fn keys(&self) -> Vec<(String, String)> {
-        self.app.keys().into_iter().map(|key| (key.bucket.name, key.bucket.key)).collect()
+    /// The limit and the key of each row.
+    fn keys(&self) -> Vec<String> {
+        self.app.keys().iter().map(|key| format!("{} {}", key.bucket.name, key.bucket.key)).collect()
     }
 }
 
@@ -101,36 +109,27 @@ async fn a_text_that_is_cut_has_a_mark() {
 #[tokio::test(flavor = "multi_thread")]
 async fn all_tabs_fit_in_80_columns_and_24_lines() {
     let mut top = Fixture::new(false).await;
-    let limits = top.lines(80, 24).join("\n");
-    for text in ["[1 Limits]", "LIMIT", "KEYS", "TAKEN/S▼", "LEAST LEFT", "LAST 10 MIN", "UTC", "q quit", "? help"] {
-        assert!(limits.contains(text), "no {text} in\n{limits}");
-    }
+    let limits = top.screen("[1 Limits]|LIMIT|KEYS|TAKEN/S▼|LEAST LEFT|LAST 10 MIN|UTC|q quit|? help");
+    top.screen("api: token_bucket, 1 per 36525d, capacity 100");
+    let [api, logins] = ["api", "logins"].map(|limit| top.line(limit));
     // Two jobs took tokens of org-2.
-    assert_eq!(words(&top.line("api"))[..2], [">", "api"]);
-    assert_eq!((words(&top.line("api"))[2], words(&top.line("logins"))[1]), ("5", "1"), "{limits}");
-    assert!(words(&top.line("api"))[3].replace(',', "").parse::<f64>().unwrap() > 0.0, "{limits}");
-    assert!(top.line("api").contains("20 %") && top.line("logins").contains("10 %"), "{limits}");
-    assert!(limits.contains("api: token_bucket, 1 per 36525d, capacity 100"), "{limits}");
+    assert_eq!((&words(&api)[..3], words(&logins)[1]), (&[">", "api", "5"][..], "1"), "{limits}");
+    assert!(words(&api)[3].replace(',', "").parse::<f64>().unwrap() > 0.0, "{limits}");
+    assert!(api.contains("20 %") && logins.contains("10 %"), "{limits}");
     // The busiest and the emptiest key of the selected limit, side by side.
     let first = limits.lines().skip_while(|line| !line.starts_with("BUSIEST")).nth(1).unwrap();
     assert!(first.starts_with("bob ") && words(first).ends_with(&["bob", "20", "of", "100"]), "{limits}");
 
     top.press("\t");
-    let keys = top.lines(80, 24).join("\n");
-    assert!(keys.contains("[2 Keys]") && keys.contains("FULL IN"), "{keys}");
-    assert!(top.line("api").contains("20 of 100"), "{keys}");
-    assert!(top.line("logins").contains("1 of 10"), "{keys}");
+    let keys = top.screen("[2 Keys]|FULL IN");
+    assert!(top.line("api").contains("20 of 100") && top.line("logins").contains("1 of 10"), "{keys}");
 
     top.press("3");
-    let queue = top.lines(80, 24).join("\n");
-    for text in ["SCHEDULED", "RUNNING", "DEAD", "CANCELLED", "AVAILABLE", "NEXT START", "LAG▼", "org-1", "org-2"] {
-        assert!(queue.contains(text), "no {text} in\n{queue}");
-    }
+    let queue = top.screen("SCHEDULED|RUNNING|DEAD|CANCELLED|AVAILABLE|NEXT START|LAG▼|org-1|org-2");
     assert_eq!(words(&top.line("mails"))[1], "3", "{queue}");
 
     top.press("?");
-    let help = top.lines(80, 24).join("\n");
-    assert!(help.contains("reverse the order") && help.contains("stored at the last write."), "{help}");
+    top.screen("reverse the order|stored at the last write.");
     top.press("x");
     // A wide screen has more columns; a small one names the size that is needed.
     assert!(top.lines(200, 50).join("\n").contains("WAITS FOR A SLOT OF"));
@@ -140,27 +139,22 @@ async fn all_tabs_fit_in_80_columns_and_24_lines() {
 #[tokio::test(flavor = "multi_thread")]
 async fn keys_sort_filter_and_select() {
     let mut top = Fixture::new(false).await;
-    let pair = |limit: &str, key: &str| (limit.to_owned(), key.to_owned());
     // By the limit, then by the key, then by the tokens taken.
     top.press("2SS");
-    assert_eq!(top.app.sorts[1].column, 0);
-    assert_eq!(top.keys()[0], pair("api", "ann"));
+    assert_eq!((top.app.sorts[1].column, &*top.keys()[0]), (0, "api ann"));
     top.press("r");
-    assert_eq!(top.keys()[0], pair("logins", "ann"));
+    assert_eq!(top.keys()[0], "logins ann");
     top.press("ss");
-    assert_eq!((top.keys()[0].clone(), top.keys()[1].clone()), (pair("api", "bob"), pair("api", "ann")));
+    assert_eq!(top.keys()[..2], ["api bob", "api ann"]);
     // By what is left: 10 % of `logins`.
     top.press("s");
-    assert_eq!(top.keys()[0], pair("logins", "ann"));
+    assert_eq!(top.keys()[0], "logins ann");
     // The selection follows its row.
     top.press("j");
-    let selected = |top: &Fixture| {
-        let rows = top.app.keys();
-        rows[top.app.selected(Tab::Keys, &rows).unwrap()].bucket.key.clone()
-    };
-    assert_eq!(selected(&top), "bob");
+    let selected = |top: &Fixture| top.keys()[top.app.selected(&top.app.keys()).unwrap()].clone();
+    assert_eq!(selected(&top), "api bob");
     top.press("r");
-    assert_eq!((selected(&top), top.line("api").starts_with("> api")), ("bob".to_owned(), false));
+    assert_eq!((&*selected(&top), top.line("api").starts_with("> api")), ("api bob", false));
     assert!(top.lines(80, 24).iter().any(|line| line.starts_with("> api") && line.contains("bob")));
 
     // `/` filters keys while it is typed; Esc goes back, Enter keeps.
@@ -170,9 +164,9 @@ async fn keys_sort_filter_and_select() {
     top.press("n\u{8}\u{1b}");
     assert_eq!(top.keys().len(), 6);
     top.press("/bob\n");
-    assert_eq!(top.keys(), [pair("api", "bob")]);
-    assert!(top.lines(80, 24)[1].contains("only key /bob"));
-    assert!(!top.lines(80, 24)[1].contains("of all keys"));
+    assert_eq!(top.keys(), ["api bob"]);
+    let status = &top.lines(80, 24)[1];
+    assert!(status.contains("only key /bob") && !status.contains("of all keys"), "{status}");
     assert_eq!(top.press("1"), Next::Draw);
     assert_eq!(top.app.limits().len(), 1);
     assert!(top.lines(80, 24)[1].contains("only key /bob (figures: of all keys)"));
@@ -181,9 +175,8 @@ async fn keys_sort_filter_and_select() {
 
     // Enter shows the keys of the selected limit.
     top.press("j");
-    let next = top.press("\n");
-    assert_eq!((next, top.app.tab), (Next::Read, Tab::Keys));
-    assert!(top.keys().iter().all(|(limit, _)| limit == &top.app.filters[0]), "{:?}", top.keys());
+    assert_eq!((top.press("\n"), top.app.tab), (Next::Read, Tab::Keys));
+    assert!(top.keys().iter().all(|key| key.starts_with(&format!("{} ", top.app.filters[0]))), "{:?}", top.keys());
     top.press("\u{1b}3/ma\n");
     top.read().await;
     assert_eq!(top.app.groups().len(), 2);
@@ -198,7 +191,7 @@ async fn keys_sort_filter_and_select() {
     top.press("\u{1b}2/cy\n");
     top.read().await;
     top.read().await;
-    assert_eq!(top.keys(), [pair("api", "cy")]);
+    assert_eq!(top.keys(), ["api cy"]);
 
     assert_eq!(top.press("?q"), Next::Quit);
     let control_c = KeyEvent::new(KeyCode::Char('c'), KeyModifiers::CONTROL);

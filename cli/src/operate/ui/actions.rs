@@ -63,7 +63,6 @@ impl Done {
     }
 }
 
-/// The paths of all changes, by their pages.
 pub(super) const CHANGES: &str = "/key/reset /key/credit /key/unblock /job/requeue /job/cancel /group/pause /group/resume \
                                   /group/requeue /queue/pause /queue/resume /queue/drain /queue/requeue";
 
@@ -124,10 +123,8 @@ async fn of_job(limiter: &Limiter, of: &Wanted, change: &str) -> Changed {
         "requeue" => (requeue(limiter, job).await?, "requeued", "The job is requeued."),
         _ => (cancel(limiter, job).await?, "cancelled", "The job is cancelled, and its tokens are returned."),
     };
-    match became {
-        Became::Done(..) => Ok((job_url(id), done, says)),
-        Became::Refused(_, why) => Err(CliError::Usage(why).into()),
-    }
+    let Became::Refused(_, why) = became else { return Ok((job_url(id), done, says)) };
+    Err(CliError::Usage(why).into())
 }
 
 async fn of_queue(app: &App, limiter: &Limiter, of: &Wanted, change: &str) -> Changed {

@@ -72,9 +72,8 @@ async fn reports(limiter: Limiter) {
     loop {
         let limiter = limiter.clone();
         running.spawn(async move {
-            if let Ok(acquired) = limiter.acquire(("reports", popular(&TEAMS))).await
-                && let Ok(lease) = acquired.into_lease()
-            {
+            let acquired = limiter.acquire(("reports", popular(&TEAMS))).await;
+            if let Ok(Ok(lease)) = acquired.map(|acquired| acquired.into_lease()) {
                 tokio::time::sleep(Duration::from_millis(fastrand::u64(3_000..15_000))).await;
                 let _ = lease.release().await;
             }

@@ -89,10 +89,8 @@ pub(super) fn job_url(id: i64) -> String {
 }
 
 pub(super) fn encoded(text: &str) -> String {
-    let encode = |byte: u8| match byte.is_ascii_alphanumeric() || b"-_.~".contains(&byte) {
-        true => char::from(byte).to_string(),
-        false => format!("%{byte:02X}"),
-    };
+    let is_kept = |byte: u8| byte.is_ascii_alphanumeric() || b"-_.~".contains(&byte);
+    let encode = |byte| if is_kept(byte) { char::from(byte).to_string() } else { format!("%{byte:02X}") };
     text.bytes().map(encode).collect()
 }
 

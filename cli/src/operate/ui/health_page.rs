@@ -51,7 +51,7 @@ pub(super) async fn page(extract::State(app): Shared) -> Result<Page, PageError>
             }
         }
         section class="card" aria-label="Tables" {
-            (table(Some("stack"), html! { "Tables" }, health.tables.iter().map(row), None, "–"))
+            (table(Some("stack"), html! { "Tables" }, health.tables.iter().map(row).collect(), None, "–"))
             p class="definition" { "Rows and dead rows are the server's estimates. “In place”: updates that wrote no index (HOT)." }
         }
         section class="card" aria-label="Findings" {

@@ -133,7 +133,7 @@ fn card(app: &App, of: &KeyBucket, now: i64) -> Markup {
                 h3 { "Shards" }
                 (shards(bucket, of.balance.as_ref().map(|balance| balance.capacity)))
             }
-            @if bucket.meaning == Meaning::SlotsInUse { (table(None, html! { "Leases held" }, leases, None, "No slot is in use.")) }
+            @if bucket.meaning == Meaning::SlotsInUse { (table(None, html! { "Leases held" }, leases.collect(), None, "No slot is in use.")) }
             @if let Some(history) = of.taken.as_ref().filter(|history| history.iter().any(|taken| *taken > 0.0)) {
                 @let sum = amount(history.iter().sum());
                 h3 { "Taken" }

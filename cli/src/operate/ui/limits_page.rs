@@ -225,8 +225,8 @@ fn both_tables(app: &App, snapshot: &Snapshot, limit: &LimitView, most: usize) -
     let nothing = format!("Nothing was taken {}.", snapshot.lately());
     html! {
         div class="pair" {
-            @if !is_gate { (table(None, html! { "Busiest keys" }, busiest, None, &nothing)) }
-            (table(None, html! { (title) }, emptiest, None, "All buckets are full."))
+            @if !is_gate { (table(None, html! { "Busiest keys" }, busiest.collect(), None, &nothing)) }
+            (table(None, html! { (title) }, emptiest.collect(), None, "All buckets are full."))
         }
     }
 }

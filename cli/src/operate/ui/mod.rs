@@ -62,11 +62,8 @@ pub(crate) async fn run(args: UiArgs, database: &Database) -> Result<()> {
     CliError::refuse_if(has_both, "--demo shows a private server: use it without --database-url")?;
     let token = args.token()?;
     let key_secret = if args.demo { None } else { args.secret.read()? };
-    let of_file = match &args.limits {
-        Some(path) => Some(input::read_limits(path)?),
-        None if args.demo => Some(Limits::from_toml(demo::LIMITS).map_err(CliError::failed)?),
-        None => None,
-    };
+    let of_demo = args.demo.then(|| Limits::from_toml(demo::LIMITS)).transpose().map_err(CliError::failed)?;
+    let of_file = args.limits.as_deref().map(input::read_limits).transpose()?.or(of_demo);
     let running = if args.demo { database.start_private(true).await? } else { database.named()? };
     // Report a wrong address or password at once. Later, pages report a lost database.
     let live = Live::open(&running, of_file).await?;
@@ -76,10 +73,8 @@ pub(crate) async fn run(args: UiArgs, database: &Database) -> Result<()> {
     let token = if token.is_none() && !address.ip().is_loopback() { Some(random_token()?) } else { token };
     let interrupted = interrupt();
     let mut demo = if args.demo { Some(demo::start(&running, live.limits()).await?) } else { None };
-    let changes = match args.allow_changes {
-        true => Some(running.limiter_on(running.pool(CHANGING).await?, live.limits(), None)),
-        false => None,
-    };
+    let changing = if args.allow_changes { Some(running.pool(CHANGING).await?) } else { None };
+    let changes = changing.map(|pool| running.limiter_on(pool, live.limits(), None));
     let query = token.as_ref().map_or_else(String::new, |token| format!("?token={token}"));
     let app = Arc::new(App {
         live,
@@ -105,13 +100,11 @@ pub(crate) async fn run(args: UiArgs, database: &Database) -> Result<()> {
     #[cfg(feature = "study")]
     what_if::close(&app.sandbox).await;
     app.live.close().await;
-    let mut limiters = Vec::from_iter(&app.changes);
-    if let Some((tasks, limiter)) = &mut demo {
+    if let Some((tasks, _)) = &mut demo {
         output::note("ending the private server");
         tasks.shutdown().await;
-        limiters.push(limiter);
     }
-    for limiter in limiters {
+    for limiter in app.changes.iter().chain(demo.iter().map(|(_, limiter)| limiter)) {
         limiter.close().await;
         limiter.pool().close().await;
     }
@@ -195,8 +188,7 @@ impl UiArgs {
     fn token(&self) -> Result<Option<String>> {
         let variable = std::env::var_os("PG_LIMITER_UI_TOKEN").map(OsString::into_string).transpose();
         let variable = variable.map_err(|_| CliError::usage("PG_LIMITER_UI_TOKEN is not UTF-8"))?;
-        let variable = variable.filter(|token| !token.is_empty());
-        let Some(token) = self.token.clone().or(variable) else { return Ok(None) };
+        let Some(token) = self.token.clone().or(variable.filter(|token| !token.is_empty())) else { return Ok(None) };
         let is_weak = token.len() < SHORTEST_TOKEN || encoded(&token) != token;
         let use_other = format!("use {SHORTEST_TOKEN} or more letters, digits, -, _, . and ~");
         let refusal = format!("the token is too short or has other characters: {use_other}");

@@ -15,11 +15,8 @@ function replace(element, text) {
 
 function renewLivePage(pause) {
   const status = document.getElementById('renewal');
-  const text = document.createElement('span');
-  text.setAttribute('role', 'status');
-  const button = document.createElement('button');
-  button.type = 'button';
-  button.className = 'quiet';
+  status.innerHTML = '<span role="status"></span> <button type="button" class="quiet"></button>';
+  const [text, button] = status.children;
   let paused = false;
   const state = () => (content.querySelector('.notice.problem') ? 'Not live: the database does not answer' : 'Live');
   const label = () => { button.textContent = paused ? 'Resume' : 'Pause'; };
@@ -30,7 +27,6 @@ function renewLivePage(pause) {
   });
   label();
   text.textContent = state();
-  status.append(text, ' ', button);
 
   // Typing, typed text or an open form is not interrupted.
   const isBusy = () => {

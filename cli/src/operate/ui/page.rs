@@ -117,10 +117,8 @@ pub(super) async fn frame(State(app): Shared, request: Request, next: Next) -> R
     let mut response = next.run(request).await;
     let status = response.status();
     // The script renews a page with GET, which shows nothing of a change that failed.
-    if status == StatusCode::SERVICE_UNAVAILABLE
-        && is_get
-        && let Some(page) = response.extensions_mut().get_mut::<Page>()
-    {
+    let is_live = is_get && status == StatusCode::SERVICE_UNAVAILABLE;
+    if is_live && let Some(page) = response.extensions_mut().get_mut::<Page>() {
         page.is_live = true;
         page.body = html! { (page.body) p { "This page is tried again every few seconds." } };
     }
@@ -207,16 +205,11 @@ fn layout(app: &App, here: &str, page: &Page) -> Markup {
     }
 }
 
-/// The cells of a row: the heading of the column, a class, and the content. The first cell names the row. `here`: the marked row.
-pub(super) fn table<'a>(
-    class: Option<&str>,
-    caption: Markup,
-    rows: impl Iterator<Item = Vec<(&'a str, &'a str, Markup)>>,
-    here: Option<usize>,
-    if_empty: &str,
-) -> Markup {
-    let rows: Vec<_> = rows.collect();
-    let some = |class: &'a str| Some(class).filter(|class| !class.is_empty());
+/// The rows of a table. Each cell has the heading of its column, a class, and the content; the first cell names the row.
+type Rows<'a> = Vec<Vec<(&'a str, &'a str, Markup)>>;
+
+/// `here`: the marked row. `empty`: the text in place of rows.
+pub(super) fn table(class: Option<&str>, caption: Markup, rows: Rows<'_>, here: Option<usize>, empty: &str) -> Markup {
     html! {
         table class=[class] {
             caption { (caption) }
@@ -224,18 +217,18 @@ pub(super) fn table<'a>(
                 thead {
                     tr {
                         th scope="col" { (heading) }
-                        @for (heading, class, _) in others { th scope="col" class=[some(class)] { (heading) } }
+                        @for (heading, class, _) in others { th scope="col" class=[(!class.is_empty()).then_some(class)] { (heading) } }
                     }
                 }
                 tbody {
                     @for (place, row) in rows.iter().enumerate() {
                         tr class=[(here == Some(place)).then_some("here")] {
-                            th scope="row" class=[some(row[0].1)] { (row[0].2) }
-                            @for (heading, class, cell) in &row[1..] { td class=[some(class)] data-label=(heading) { (cell) } }
+                            th scope="row" class=[(!row[0].1.is_empty()).then_some(row[0].1)] { (row[0].2) }
+                            @for (heading, class, cell) in &row[1..] { td class=[(!class.is_empty()).then_some(class)] data-label=(heading) { (cell) } }
                         }
                     }
                 }
-            } @else { tbody { tr { td class="none" { (if_empty) } } } }
+            } @else { tbody { tr { td class="none" { (empty) } } } }
         }
     }
 }

@@ -87,7 +87,7 @@ fn list(queues: &[QueueView], here: Option<&str>, of_state: Option<JobState>) ->
     });
     let place = queues.iter().position(|queue| here == Some(&queue.queue));
     html! {
-        section class="card" aria-label="Queues" { (table(Some("stack"), html! { "Jobs by state" }, rows, place, "")) }
+        section class="card" aria-label="Queues" { (table(Some("stack"), html! { "Jobs by state" }, rows.collect(), place, "")) }
     }
 }
 
@@ -147,7 +147,7 @@ async fn groups(app: &App, queue: &str, after: Option<&str>, now: i64) -> Result
     let caption = html! { "Groups of " (named(queue)) " in which jobs wait" };
     Ok(html! {
         section class="card" aria-label="Groups" {
-            (table(Some("stack"), caption, rows, None, "No job waits."))
+            (table(Some("stack"), caption, rows.collect(), None, "No job waits."))
             @if let Some(last) = groups.last().filter(|_| groups.len() >= LISTED) {
                 p class="pages" { a href={ (queue_url(queue)) "&after=" (encoded(&app.keys.shown(&last.group))) } { "Next groups" } }
             }
@@ -179,7 +179,7 @@ async fn jobs(app: &App, queue: &str, state: JobState, page: u32, now: i64) -> R
     let caption = html! { (capital(state.as_str())) " jobs of " (named(queue)) };
     Ok(html! {
         section class="card" aria-label="Jobs" {
-            (table(Some("stack"), caption, rows, None, &if page > 0 { "The list ends before this page.".to_owned() } else { format!("No job is {state}.") }))
+            (table(Some("stack"), caption, rows.collect(), None, &if page > 0 { "The list ends before this page.".to_owned() } else { format!("No job is {state}.") }))
             @if state == JobState::Dead && app.changes.is_some() && !jobs.is_empty() {
                 div class="acts" { (act(app, ["Requeue all", "Requeue all now", "/queue/requeue"], &[("queue", queue)], html! { p { "All dead jobs of the queue reserve their tokens again." } })) }
             }

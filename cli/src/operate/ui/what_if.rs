@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use axum::extract::{Multipart, State};
 use clap::{Args, Command, FromArgMatches};
-use maud::{Markup, Render, html};
+use maud::{Markup, html};
 use tokio::sync::Mutex;
 
 use crate::operate::ui::format::{amount, capital, curve, n, svg};
@@ -75,11 +75,9 @@ async fn read(mut form: Multipart) -> Result<(Fields, Vec<u8>), PageError> {
     Ok((fields, log))
 }
 
-/// The traffic in words, notes on lines of the log that cannot be read, and the pictures.
-type Outcome = (String, Vec<String>, Vec<Panel>);
-
-/// Offers the traffic to the limit of the form and to the one beside it. Runs one simulation at a time.
-async fn simulate(app: &App, fields: &Fields, log: &[u8]) -> Result<Outcome> {
+/// Offers the traffic to the limit of the form and to the one beside it. Runs one simulation at a time. Returns the traffic in
+/// words, notes on lines of the log that cannot be read, and the pictures.
+async fn simulate(app: &App, fields: &Fields, log: &[u8]) -> Result<(String, Vec<String>, Vec<Panel>)> {
     let field = |name: &str| field(fields, name);
     let (kind, traffic) = (field("kind"), field("traffic"));
     let applies = |of: &str| of.split(' ').any(|name| name == kind || name == traffic);
@@ -140,9 +138,7 @@ async fn page(app: &App, fields: &Fields, log: &[u8]) -> Page {
                     p class="lead" { (text::shown(&traffic, 200)) }
                     @for note in notes { (notice(&note)) }
                     ul class="legend" aria-label="Legend" {
-                        li { span class="swatch admitted" {} "admitted" }
-                        li { span class="swatch denied" {} "denied" }
-                        li { span class="swatch balance" {} "balance" }
+                        @for of in ["admitted", "denied", "balance"] { li { span class={ "swatch " (of) } {} (of) } }
                     }
                     div class="cards" { @for panel in &panels { (panel_of(panel, tallest)) } }
                 }
@@ -194,25 +190,25 @@ fn form(app: &App, fields: &Fields) -> Markup {
         }
     };
     let kinds = Kind::ALL.iter().filter(|kind| **kind != Kind::Gate).map(|kind| kind.as_str());
-    let kinds = kinds.map(|kind| (kind, capital(&kind.replace('_', " "))));
+    let kinds: Vec<_> = kinds.map(|kind| (kind, capital(&kind.replace('_', " ")))).collect();
     let limits = app.live.limits();
     let limits = limits.iter().filter(|(_, limit)| limit.kind() != Kind::Gate);
-    let mut today = limits.map(|(name, limit)| (name, format!("{name}: {limit}"))).peekable();
-    let none = std::iter::once(("", "none".to_owned()));
+    let mut beside = vec![("", "none".to_owned())];
+    beside.extend(limits.map(|(name, limit)| (name, format!("{name}: {limit}"))));
     html! {
         form id="what-if" class="card try" method="post" action="/what-if" enctype="multipart/form-data" {
             input type="hidden" name="form" value=(app.access.form);
             fieldset {
                 legend { "The limit" }
-                (select(fields, "kind", "Kind", None, kinds))
+                (select(fields, "kind", "Kind", None, &kinds))
                 (inputs(&OF_LIMIT))
-                @if today.peek().is_some() { (select(fields, "beside", "Beside the limit of today", None, none.chain(today))) }
+                @if beside.len() > 1 { (select(fields, "beside", "Beside the limit of today", None, &beside)) }
             }
             fieldset {
                 legend { "The traffic" }
-                (select(fields, "traffic", "Kind", None, TRAFFICS))
+                (select(fields, "traffic", "Kind", None, &TRAFFICS.map(|(name, label)| (name, label.to_owned()))))
                 (inputs(&OF_TRAFFIC))
-                (select(fields, "log_key", "Key", Some("log"), LOG_FIELDS.map(|name| (name, name))))
+                (select(fields, "log_key", "Key", Some("log"), &LOG_FIELDS.map(|name| (name, name.to_owned()))))
                 label data-for="log" { span { "Format of the log" } input name="log_format" value=(field("log_format")) placeholder="common or combined" autocomplete="off"; }
                 label data-for="log" class="long" { span { "Lines of the log" } textarea name="log" rows="4" spellcheck="false" {} }
                 label data-for="log" { span { "or a file" } input type="file" name="file"; }
@@ -222,15 +218,9 @@ fn form(app: &App, fields: &Fields) -> Markup {
     }
 }
 
-fn select<'a>(
-    fields: &Fields,
-    name: &str,
-    label: &str,
-    of: Option<&str>,
-    options: impl IntoIterator<Item = (&'a str, impl Render)>,
-) -> Markup {
+fn select(fields: &Fields, name: &str, label: &str, of: Option<&str>, options: &[(&str, String)]) -> Markup {
     html! {
-        label data-for=[of] { span { (label) } select name=(name) { @for (value, text) in options { option value=(value) selected[field(fields, name) == value] { (text) } } } }
+        label data-for=[of] { span { (label) } select name=(name) { @for (value, text) in options { option value=(value) selected[field(fields, name) == *value] { (text) } } } }
     }
 }
 
@@ -240,7 +230,7 @@ fn notice(message: &str) -> Markup {
 
 fn panel_of(panel: &Panel, tallest: f64) -> Markup {
     let sum = |of: fn(&Bar) -> f64| panel.bars.iter().map(of).sum::<f64>();
-    let (offered, admitted) = (sum(Bar::offered), sum(|bar| bar.admitted + bar.reserved));
+    let (offered, admitted) = (sum(Bar::offered), sum(Bar::passed));
     let totals = format!(
         "{} offered, {} admitted, {} denied",
         many(offered as u64, panel.counted().trim_end_matches('s')),
@@ -277,7 +267,7 @@ fn traffic(panel: &Panel, most: f64, title: &str) -> Markup {
     let parts: [(&str, Tokens, Tokens); 3] = [
         ("admitted", |_| 0.0, |bar| bar.admitted),
         ("reserved", |bar| bar.admitted, |bar| bar.reserved),
-        ("denied", |bar| bar.admitted + bar.reserved, |bar| bar.denied + bar.denied_elsewhere),
+        ("denied", Bar::passed, |bar| bar.denied + bar.denied_elsewhere),
     ];
     // One path for each colour.
     let path = |below: Tokens, size: Tokens| {
@@ -299,8 +289,7 @@ fn parse(options: &[String]) -> Result<SimulateArgs> {
     parsed.and_then(|parsed| SimulateArgs::from_arg_matches(&parsed)).map_err(|error| {
         // The first paragraph, without the placeholders of values.
         let text = error.render().to_string();
-        let lines: Vec<&str> = text.lines().map(str::trim).take_while(|line| !line.is_empty()).collect();
-        let reason = lines.join(" ");
+        let reason = text.lines().map(str::trim).take_while(|line| !line.is_empty()).collect::<Vec<_>>().join(" ");
         let reason = reason.strip_prefix("error: ").unwrap_or(&reason);
         let parts = reason.split(" <").map(|part| part.split_once('>').map_or(part, |(_, rest)| rest));
         CliError::usage(parts.collect::<String>())
