@@ -3,7 +3,7 @@
 use std::io::Read;
 use std::path::Path;
 
-use crate::text::one_line;
+use crate::text::{escaped, one_line};
 use crate::{CliError, Result, output};
 use pg_limiter::Limits;
 
@@ -52,7 +52,10 @@ pub(super) fn read_limits(path: &Path) -> Result<Limits> {
 /// Prints warnings for options of limits that are valid but rarely useful.
 pub(super) fn warn(limits: &Limits) {
     for (name, limit) in limits.iter() {
-        limit.warnings().iter().for_each(|warning| output::note(format_args!("warning: limit \"{name}\": {warning}")));
+        limit
+            .warnings()
+            .iter()
+            .for_each(|warning| output::note(format_args!("warning: limit \"{}\": {warning}", escaped(name))));
     }
 }
 

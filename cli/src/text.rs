@@ -152,7 +152,8 @@ pub(super) fn is_plain(c: char) -> bool {
         | '\u{2028}'..='\u{202e}' | '\u{2060}'..='\u{206f}' | '\u{20d0}'..='\u{20ff}' | '\u{2800}' | '\u{3164}'
         | '\u{fe00}'..='\u{fe0f}' | '\u{fe20}'..='\u{fe2f}' | '\u{feff}' | '\u{ffa0}' | '\u{fff0}'..='\u{fffb}'
         | '\u{1bca0}'..='\u{1bca3}' | '\u{1d173}'..='\u{1d17a}' | '\u{e0000}'..='\u{e0fff}');
-    c == ' ' || !(c.is_control() || c.is_whitespace() || is_hidden)
+    let is_no_character = u32::from(c) & 0xfffe == 0xfffe || ('\u{fdd0}'..='\u{fdef}').contains(&c); // Not allowed in XML.
+    c == ' ' || !(c.is_control() || c.is_whitespace() || is_hidden || is_no_character)
 }
 
 fn escape(text: &str, is_kept: impl Fn(char) -> bool) -> String {
@@ -231,7 +232,8 @@ mod tests {
     #[test]
     fn characters_that_control_hide_or_reorder_are_escaped() {
         assert_eq!(escaped("a\nb\u{1b}[31m\u{9b}\u{7f} \\ \"é\""), "a\\nb\\u{1b}[31m\\u{9b}\\u{7f} \\\\ \"é\"");
-        for c in "\u{202e}\u{2066}\u{2028}\u{200b}\u{feff}\u{ad}\u{a0}\u{301}\u{e0041}".chars() {
+        for c in "\u{fffe}\u{1ffff}\u{fdd0}\u{202e}\u{2066}\u{2028}\u{200b}\u{feff}\u{ad}\u{a0}\u{301}\u{e0041}".chars()
+        {
             let expected = format!("a\\u{{{:x}}}b", u32::from(c));
             let text = format!("a{c}b");
             assert_eq!([escaped(&text), one_line(&text), message(&text), shown(&text, 20)], [&*expected; 4]);

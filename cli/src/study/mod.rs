@@ -72,7 +72,11 @@ async fn cleaned<S>(
 /// The limits that `option` names, in the order of the output.
 fn named(sourced: &Sourced, option: &str, names: &[String]) -> Result<Vec<(Arc<str>, Limit)>> {
     let find = |(place, name): (usize, &String)| match sourced.limits.get(name) {
-        None => Err(format!("{} defines no limit \"{name}\": define it there, or name another", sourced.source)),
+        None => Err(format!(
+            "{} defines no limit \"{}\": define it there, or name another",
+            sourced.source,
+            crate::text::escaped(name)
+        )),
         Some(_) if names[..place].contains(name) => Err(format!("{option} {name} is given twice: give it once")),
         Some(limit) => Ok((name.as_str().into(), *limit)),
     };

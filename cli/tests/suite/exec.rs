@@ -1,5 +1,7 @@
 //! `exec`: runs a command while it holds a slot.
 
+use std::fs::{self, Permissions};
+use std::os::unix::fs::PermissionsExt;
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
@@ -48,11 +50,18 @@ async fn a_command_runs_under_a_lease_and_gives_its_code() {
     run(&["exec", "--slots", "1", "job", "k", "--", "sh", "-c", "kill -9 $$"]).says(137, "");
     run(&["exec", "--slots", "1", "job", "k", "--", "/nonexistent"]).refuses(126, &["cannot start /nonexistent"]);
     assert_eq!(free(&database).await, 1.0);
-    let (_dir, path) = files(&[(
-        "l.toml",
-        "[limits.job]\nkind = \"concurrency\"\ncapacity = 2\nlease = \"1h\"\n[limits.closed]\nkind = \"gate\"",
-    )]);
+    let (_dir, path) = files(&[
+        (
+            "l.toml",
+            "[limits.job]\nkind = \"concurrency\"\ncapacity = 2\nlease = \"1h\"\n[limits.closed]\nkind = \"gate\"",
+        ),
+        ("script", "exit 7"),
+    ]);
+    let script = path("script");
+    fs::set_permissions(&script, Permissions::from_mode(0o755)).expect("set the mode");
+    run(&["exec", "--slots", "1", "job", "k", "--", &script]).refuses(126, &["cannot start", "such as #!/bin/sh"]);
     let file = path("l.toml");
+    run(&["exec", "--limits", &file, "a\nb", "k", "--", "true"]).refuses(2, &["no limit \"a\\nb\""]);
     run(&["exec", "--limits", &file, "--count", "2", "job", "k", "--", "echo", "two"]).says(0, "two");
     run(&["exec", "--limits", &file, "--count", "3", "job", "--", "echo"]).refuses(2, &["the count 3", "at most 2"]);
     for (name, reason) in

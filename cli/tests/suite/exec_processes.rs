@@ -92,6 +92,15 @@ async fn is_free(database: &Database) -> bool {
     sqlx::query_scalar(FREE).fetch_one(&database.pool).await.expect("an answer")
 }
 
+async fn until_renewed(database: &Database) {
+    until_sql(&database.pool, HELD).await;
+    let end = async || sqlx::query_scalar::<_, f64>(LEASE).fetch_one(&database.pool).await.expect("a lease");
+    let first = end().await;
+    while end().await == first {
+        tokio::time::sleep(Duration::from_millis(20)).await;
+    }
+}
+
 #[tokio::test]
 async fn every_process_of_a_command_ends_with_it() {
     let database = Database::migrated().await;
@@ -120,6 +129,25 @@ async fn every_process_of_a_command_ends_if_the_lease_is_lost() {
     run.until_alive(4).await;
     database.execute("SELECT rate_limit.reset('job', 'k')").await; // Ends all leases.
     run.ends(124);
+}
+
+/// The guard may end the command before the tool does. Neither is a failure of the command, even if the database answers again.
+#[tokio::test]
+async fn a_lease_that_is_not_renewed_in_time_is_lost() {
+    let run_until_lost = async |tenths: u32| {
+        let database = Database::migrated().await;
+        let lease = format!("{}ms", 100 * tenths);
+        let run = Run::start(&database, &["--lease", &lease], "exec sleep 3001");
+        until_renewed(&database).await;
+        let mut locking = database.pool.begin().await.expect("begin");
+        let lock = "LOCK TABLE rate_limit.rate_limits IN ACCESS EXCLUSIVE MODE";
+        sqlx::query(lock).execute(&mut *locking).await.expect("lock");
+        run.until_alive(0).await;
+        locking.rollback().await.expect("roll back");
+        run.ends(124);
+    };
+    // The guard rounds its time to tenths of a second.
+    futures_util::future::join_all((40..52).map(run_until_lost)).await;
 }
 
 #[tokio::test]
@@ -201,11 +229,7 @@ async fn the_command_of_a_stopped_tool_ends_before_the_lease() {
     for script in ["sleep 3001 | cat", "trap '' TERM; sleep 3001 & sleep 3002; sleep 3003"] {
         let run = Run::start(&database, &["--lease", "12s", "--grace", "1s"], script);
         run.until_alive(3).await;
-        // Until the lease was renewed.
-        let first: f64 = sqlx::query_scalar(LEASE).fetch_one(&database.pool).await.expect("a lease");
-        while sqlx::query_scalar::<_, f64>(LEASE).fetch_one(&database.pool).await.expect("a lease") == first {
-            tokio::time::sleep(Duration::from_millis(20)).await;
-        }
+        until_renewed(&database).await;
         run.until_alive(3).await;
         signal(run.tool.id(), "STOP");
         let next = Run::start(&database, &["--wait", "1h"], "exec sleep 3004");

@@ -55,10 +55,16 @@ impl Terminal {
 
     /// Waits until the screen shows the text, and clears what was before it.
     fn shows(&self, text: &str) {
+        self.shows_without("\0", text);
+    }
+
+    /// As `shows`, and asserts that another text is not before it.
+    fn shows_without(&self, other: &str, text: &str) {
         let began = Instant::now();
         loop {
             let mut screen = self.screen.lock().expect("a lock");
-            if let Some((_, rest)) = screen.split_once(text) {
+            if let Some((before, rest)) = screen.split_once(text) {
+                assert!(!before.contains(other), "{other:?} in {before:?}");
                 *screen = rest.to_owned();
                 return;
             }
@@ -229,5 +235,50 @@ async fn ctrl_c_ends_the_script_around_the_tool() {
     terminal.types(INTERRUPT);
     terminal.shows("interrupted");
     terminal.shows("after");
+    assert!(is_free(&database).await);
+}
+
+/// bash goes on after a program that handles Ctrl-C and exits.
+#[tokio::test(flavor = "multi_thread")]
+async fn ctrl_c_ends_a_script_of_bash_and_a_loop() {
+    let database = Database::migrated().await;
+    let mut terminal = Terminal::shell(&database);
+    let command = "$EXEC sh -c 'echo st\"\"arted; exec sleep 3001'";
+    for command in [command.to_owned(), format!("{command} | cat")] {
+        terminal.types(&format!("bash -c '{}; echo af\"\"ter'\n", command.replace('\'', "'\\''")));
+        terminal.shows("started");
+        terminal.types(INTERRUPT);
+        terminal.shows_without("after", "ready> ");
+        terminal.types("echo \"code $?\"\n");
+        terminal.shows("code 130");
+        assert!(is_free(&database).await);
+    }
+    terminal.types(&format!("for i in 1 2; do {command}; echo af\"\"ter; done\n"));
+    terminal.shows("started");
+    terminal.types(INTERRUPT);
+    terminal.shows_without("after", "ready> ");
+    assert!(is_free(&database).await);
+}
+
+/// The command has the terminal once it has read from it, and gets Ctrl-Z alone.
+#[tokio::test(flavor = "multi_thread")]
+async fn ctrl_z_stops_a_pipeline_whose_command_has_read_from_the_terminal() {
+    let database = Database::migrated().await;
+    let mut terminal = Terminal::shell(&database);
+    terminal.types("$EXEC sh -c 'while read a; do echo go\"\"t $a; done' | cat\n");
+    for _ in 0..2 {
+        terminal.types("x\n");
+        terminal.shows("got x");
+        terminal.types(SUSPEND);
+        terminal.shows("Stopped");
+        terminal.types("ps -o stat=,comm= | grep -c '^T.* \\(cat\\|sh\\|pg-limiter\\)$' | sed 's/^/stopped: /'\n");
+        terminal.shows("stopped: 3");
+        terminal.types("fg\n");
+        terminal.shows("$EXEC");
+    }
+    terminal.types("y\n");
+    terminal.shows("got y");
+    terminal.types("\u{4}"); // End of file.
+    terminal.shows("ready> ");
     assert!(is_free(&database).await);
 }

@@ -2,6 +2,7 @@
 
 use crate::binary::{files, run};
 use crate::support::Database;
+use crate::ui_server::Ui;
 
 const LIMITS: &str = "[limits.api]\nkind = \"fixed_window\"\nrate = 1\nperiod = \"1h\"\nstart = \"0s\"\n";
 /// ESC, a C1 control character, a right-to-left override, an isolate, a line separator and an invisible character.
@@ -107,4 +108,16 @@ async fn keys_that_differ_look_different_in_aligned_columns() {
     let wide = rows.iter().find(|row| row.contains("キー")).expect("the key");
     let usual = rows.iter().find(|row| row.contains("  ab  ")).expect("the key");
     assert_eq!(wide.chars().count() + 2, usual.chars().count(), "{}", table.stdout);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn names_of_limits_are_escaped_in_what_the_page_offers() {
+    let database = Database::migrated().await;
+    let limits =
+        format!("{{\"limits\": {{\"{ODD}\": {{\"kind\": \"token_bucket\", \"rate\": 1, \"period\": \"1h\"}}}}}}");
+    let limits = limits.replace('\u{1b}', "\\u001b").replace('\u{9b}', "\\u009b");
+    let (_dir, path) = files(&[("limits.json", &limits)]);
+    let ui = Ui::start(Some(&database), &["--limits", &path("limits.json")]);
+    let page = ui.get("/what-if").await.1;
+    assert!(page.contains(&format!(">{ESCAPED}: token_bucket, 1 per 1h")), "{page}");
 }

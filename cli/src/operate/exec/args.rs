@@ -9,7 +9,7 @@ use std::time::Duration;
 use clap::{Args, ValueEnum};
 
 use crate::signals::exit_code;
-use crate::text::parse_length;
+use crate::text::{escaped, parse_length};
 use crate::{CliError, KeySecretArgs, Result, input};
 use pg_limiter::{Calendar, Call, Item, Kind, LeaseId, Limit, Limits};
 
@@ -117,10 +117,11 @@ impl ExecArgs {
         }
         if let Some(path) = &self.limits {
             let (limits, file) = (input::read_limits(path)?, input::name(path));
+            let name = escaped(&self.name);
             let wrong = match limits.get(&self.name).map(Limit::kind) {
                 Some(Kind::Concurrency) => return Ok(limits),
-                Some(kind) => format!("the limit \"{}\" in {file} has the kind {kind}, which has no slots", self.name),
-                None => format!("{file} has no limit \"{}\"", self.name),
+                Some(kind) => format!("the limit \"{name}\" in {file} has the kind {kind}, which has no slots"),
+                None => format!("{file} has no limit \"{name}\""),
             };
             return Err(CliError::usage(format!("{wrong}: name a concurrency limit of the file, or use --slots")));
         }
@@ -182,6 +183,8 @@ pub(crate) enum Failure {
 pub(super) enum Outcome {
     /// The exit code of the command, or for a signal that came before it was started.
     Code(u8),
+    /// Ctrl-C has ended the command.
+    Interrupted,
     Failure(Failure),
 }
 
@@ -195,6 +198,7 @@ impl Outcome {
         let set = |failure| args.exit_code.iter().rev().find(|(of, _)| of == failure).map(|(_, code)| *code);
         ExitCode::from(match self {
             Self::Code(code) => *code,
+            Self::Interrupted => 130,
             Self::Failure(failure) => set(failure).unwrap_or(*failure as u8),
         })
     }

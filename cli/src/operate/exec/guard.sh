@@ -1,7 +1,7 @@
 # Ends the process group of a command if the tool is killed, or does not write in time, because it was stopped: others would get
 # the slots, and the command would go on. Standard input is a line with the group and the tenths of a second between SIGTERM and
 # SIGKILL. Each later line is the seconds after which the next one must have come, or 0: it may take any time. The input ends
-# with the tool. The guard and its timers are a process group, which ends as a whole.
+# with the tool. If a line was late, standard output says so. The guard and its timers are a process group, which ends as a whole.
 trap '' HUP INT QUIT TERM TSTP
 # Ends the timers, which do not trap it. No caller of the tool can have made it ignored.
 trap : PIPE
@@ -26,7 +26,7 @@ while read -r left; do
     kill -PIPE 0
     timer=
     if [ "$left" != 0 ]; then
-        { { sleep "$left" || sleep "${left%.*}"; } && end $((tries / 2)); } &
+        { { sleep "$left" || sleep "${left%.*}"; } && { echo late; end $((tries / 2)); }; } &
         timer=$!
     fi
 done

@@ -4,7 +4,8 @@ mod args;
 mod processes;
 mod terminal;
 
-use std::process::ExitCode;
+use std::os::unix::process::CommandExt;
+use std::process::{Command, ExitCode};
 use std::time::{Duration, Instant};
 
 use crate::signals::{Signals, TERM, exit_code};
@@ -19,6 +20,10 @@ pub(crate) async fn run(args: ExecArgs, database: &Database) -> Result<ExitCode>
         output::note(&error);
         Outcome::Failure(if matches!(error, CliError::Usage(_)) { Failure::Invalid } else { Failure::Failed })
     });
+    if matches!(outcome, Outcome::Interrupted) {
+        // bash ends a script or a loop at Ctrl-C only if the program in it died of the signal. This process handles it: a shell dies.
+        let _ = Command::new("/bin/sh").args(["-c", "kill -INT $$"]).exec(); // If it fails, the exit code is all.
+    }
     Ok(outcome.exit_code(&args))
 }
 
@@ -38,7 +43,7 @@ async fn hold(args: &ExecArgs, database: &Database) -> Result<Outcome> {
     };
     let outcome = work(args, &lease, &mut signals).await;
     // The token of a run that may go on elsewhere, or that may have succeeded, stays spent.
-    let failed = matches!(outcome, Outcome::Code(1..) | Outcome::Failure(Failure::NotStarted));
+    let failed = matches!(outcome, Outcome::Code(1..) | Outcome::Interrupted | Outcome::Failure(Failure::NotStarted));
     let (names, was_held) = (args.names(), !lease.ends_in().is_zero());
     match release(&limiter, args, lease, if failed { &names[..1] } else { &[] }).await {
         Ok(true) => {}
@@ -79,8 +84,8 @@ const PATIENCE: Duration = Duration::from_secs(10);
 /// Takes the slots, or returns why it did not. A signal meanwhile leaves none taken.
 async fn acquire(limiter: &Limiter, args: &ExecArgs, signals: &mut Signals) -> Result<Result<Lease, Outcome>> {
     let until = args.wait.and_then(|wait| Instant::now().checked_add(wait));
-    let mut has_waited = false;
-    let _progress = Progress::of(format!("waiting for a slot of \"{}\"", args.name));
+    let (name, mut has_waited) = (text::escaped(&args.name), false);
+    let _progress = Progress::of(format!("waiting for a slot of \"{name}\""));
     loop {
         let denied = {
             let mut attempt = std::pin::pin!(attempt(limiter, args));
@@ -107,11 +112,11 @@ async fn acquire(limiter: &Limiter, args: &ExecArgs, signals: &mut Signals) -> R
                 None => format!(": a lease ends in {}, unless it is renewed", text::wait(retry_after)),
             };
             let of = if args.key.is_empty() { String::new() } else { format!(" for \"{}\"", text::escaped(&args.key)) };
-            output::note(format!("no slot of \"{}\"{of} is free{free}", args.name));
+            output::note(format!("no slot of \"{name}\"{of} is free{free}"));
             return Ok(Err(Outcome::Failure(Failure::NoSlot)));
         }
         if !has_waited {
-            output::note(format!("waiting for a slot of \"{}\"", args.name));
+            output::note(format!("waiting for a slot of \"{name}\""));
             has_waited = true;
         }
         // Not all at the same time.
@@ -140,7 +145,7 @@ fn over(args: &ExecArgs, denied: &Decision) -> Option<Outcome> {
         };
         (Failure::Attempts, format!("has used {attempts} in this window"))
     };
-    output::note(format!("\"{}\" {why}; the next window begins in {next}", args.name));
+    output::note(format!("\"{}\" {why}; the next window begins in {next}", text::escaped(&args.name)));
     Some(Outcome::Failure(failure))
 }
 
@@ -181,7 +186,10 @@ async fn work(args: &ExecArgs, lease: &Lease, signals: &mut Signals) -> Outcome 
     let mut processes = match Processes::start(&args.command, lease.id(), grace) {
         Ok(processes) => processes,
         Err(error) => {
-            output::note(format!("cannot start {}: {error}", args.command[0].to_string_lossy()));
+            let program = text::one_line(&args.command[0].to_string_lossy());
+            let is_script = error.raw_os_error() == Some(rustix::io::Errno::NOEXEC.raw_os_error());
+            let advice = if is_script { ": begin a script with a line such as #!/bin/sh" } else { "" };
+            output::note(format!("cannot start {program}: {error}{advice}"));
             return Outcome::Failure(Failure::NotStarted);
         }
     };
@@ -240,9 +248,11 @@ async fn work(args: &ExecArgs, lease: &Lease, signals: &mut Signals) -> Outcome 
             }
         }
     }
-    let status = processes.status;
-    processes.finish();
-    status.filter(|_| !is_stopped).map_or(Outcome::Failure(Failure::Lost), Outcome::of_command)
+    let (ended_by_guard, outcome) = processes.finish();
+    if ended_by_guard && !is_lost {
+        output::note("the lease was not renewed in time: the command was stopped");
+    }
+    outcome.filter(|_| !is_stopped && !ended_by_guard).unwrap_or(Outcome::Failure(Failure::Lost))
 }
 
 /// The time after this grace, or the time that is set if it is earlier.

@@ -2,13 +2,14 @@
 
 use std::collections::{HashMap, HashSet};
 use std::ffi::OsString;
-use std::io::{self, Write};
+use std::io::{self, Read, Write};
 use std::os::unix::process::{CommandExt, ExitStatusExt};
 use std::process::{Child, Command, ExitStatus, Stdio};
 use std::time::{Duration, Instant};
 
 use rustix::process::{self, Pid, Signal, WaitOptions};
 
+use crate::operate::exec::args::Outcome;
 use crate::operate::exec::terminal::Terminal;
 use crate::signals::Signals;
 use crate::{output, text};
@@ -204,15 +205,18 @@ impl Processes {
             return self.send(Signal::CONT, false);
         }
         self.hold(Duration::ZERO); // The command is stopped, too.
-        terminal.take_back(self.leader);
+        let was_lent = terminal.take_back(self.leader);
         let left = text::wait(Duration::from_secs(lease.ends_in().as_secs()));
         output::note(format!("stopped: the slots are not renewed meanwhile, and free for others in {left}"));
         if !is_typed || !terminal.is_in_pipeline {
             // With all of its own group, as the terminal would. The system ignores the signal if there is no shell to continue it.
             let _ = process::kill_current_process_group(signal);
         } else if !is_orphaned() {
-            // The terminal has stopped the rest of the pipeline.
-            let _ = process::kill_process(process::getpid(), Signal::STOP);
+            // The terminal has stopped the rest of the pipeline, unless the command had it. This process handles SIGTSTP.
+            let _ = match was_lent {
+                true => process::kill_current_process_group(Signal::STOP),
+                false => process::kill_process(process::getpid(), Signal::STOP),
+            };
         }
         if !is_typed {
             // A command in the background that reads the terminal would stop again at once.
@@ -226,14 +230,19 @@ impl Processes {
         }
     }
 
-    /// Takes the terminal back. Passes Ctrl-C on to the tool's own group, such as a script, which did not get it.
-    pub(crate) fn finish(self) {
+    /// Takes the terminal back. Passes Ctrl-C on to the tool's own group, such as a script, which did not get it. Returns whether the
+    /// guard has ended the command, and the outcome of the command.
+    pub(crate) fn finish(self) -> (bool, Option<Outcome>) {
+        let has_terminal = self.terminal.is_some();
         let is_returned = self.terminal.is_some_and(|terminal| terminal.take_back(self.leader));
         let signal = self.status.and_then(|status| status.signal());
         let typed = [Signal::INT, Signal::QUIT].into_iter().find(|kind| Some(kind.as_raw()) == signal);
         if let Some(typed) = typed.filter(|_| is_returned && !self.is_interrupted) {
             let _ = process::kill_current_process_group(typed);
         }
+        let is_interrupted = has_terminal && typed == Some(Signal::INT);
+        let of_command = |status| if is_interrupted { Outcome::Interrupted } else { Outcome::of_command(status) };
+        (self.guard.is_some_and(Guard::end), self.status.map(of_command))
     }
 }
 
@@ -251,17 +260,28 @@ impl Guard {
         let mut path = OsString::from("/usr/bin:/bin:");
         path.push(std::env::var_os("PATH").unwrap_or_default());
         shell.env_clear().env("PATH", path);
-        let shell = shell.stdin(Stdio::piped()).stdout(Stdio::null()).stderr(Stdio::null()).spawn()?;
+        let shell = shell.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::null()).spawn()?;
         Ok(Self { shell, has_ended: false })
+    }
+
+    /// Ends the guard. Returns whether it has ended the command: then it has written something.
+    fn end(mut self) -> bool {
+        self.stop();
+        let output = self.shell.stdout.take();
+        output.is_some_and(|mut output| matches!(output.read(&mut [0]), Ok(1)))
+    }
+
+    fn stop(&mut self) {
+        if !std::mem::replace(&mut self.has_ended, true) {
+            let _ = process::kill_process_group(Pid::from_child(&self.shell), Signal::KILL); // It fails if the guard has ended.
+            let _ = self.shell.wait();
+        }
     }
 }
 
 impl Drop for Guard {
     fn drop(&mut self) {
-        if !self.has_ended {
-            let _ = process::kill_process_group(Pid::from_child(&self.shell), Signal::KILL); // It fails if the guard has ended.
-            let _ = self.shell.wait();
-        }
+        self.stop();
     }
 }
 

@@ -194,7 +194,7 @@ fn form(app: &App, fields: &Fields) -> Markup {
     let limits = app.live.limits();
     let limits = limits.iter().filter(|(_, limit)| limit.kind() != Kind::Gate);
     let mut beside = vec![("", "none".to_owned())];
-    beside.extend(limits.map(|(name, limit)| (name, format!("{name}: {limit}"))));
+    beside.extend(limits.map(|(name, limit)| (name, format!("{}: {limit}", text::escaped(name)))));
     html! {
         form id="what-if" class="card try" method="post" action="/what-if" enctype="multipart/form-data" {
             input type="hidden" name="form" value=(app.access.form);

@@ -209,7 +209,8 @@ fn read(args: &ReplayArgs, sourced: Sourced) -> Result<Recording> {
     let applied = named(&sourced, "--apply", &args.apply)?;
     if let Some((name, _)) = applied.iter().find(|(_, limit)| limit.kind() == Kind::Concurrency) {
         return Err(CliError::usage(format!(
-            "\"{name}\" counts slots, and a log does not say when a request gave its slot back: apply another limit"
+            "\"{}\" counts slots, and a log does not say when a request gave its slot back: apply another limit",
+            escaped(name)
         )));
     }
     let is_ambiguous = args.json && applied.len() > 1;

@@ -9,7 +9,7 @@ use rand_pcg::rand_core::{Rng, SeedableRng};
 use crate::error::{CliError, Result};
 use crate::limit_args::{LimitArgs, Sourced, finite};
 use crate::study::plot::PlotArgs;
-use crate::text::{format_micros, grouped, parse_micros, period_micros, plain};
+use crate::text::{escaped, format_micros, grouped, parse_micros, period_micros, plain};
 use pg_limiter::{Kind, Limit};
 
 #[derive(Args, Debug)]
@@ -98,7 +98,7 @@ impl SimulateArgs {
             crate::study::named(&sourced, "--limit", &self.only)?
         };
         if let Some((name, _)) = named.iter().find(|(_, limit)| limit.kind() == Kind::Gate) {
-            let reason = format!("\"{name}\" is a gate, which takes no tokens to simulate: leave it out");
+            let reason = format!("\"{}\" is a gate, which takes no tokens to simulate: leave it out", escaped(name));
             return Err(CliError::usage(reason));
         }
         let source = &sourced.source;
@@ -121,7 +121,8 @@ impl SimulateArgs {
         CliError::refuse_if(is_needless, "--hold requires a concurrency limit: no other kind has slots to hold")?;
         if let Some((name, _)) = slots.filter(|_| self.hold.is_none()) {
             return Err(CliError::usage(format!(
-                "\"{name}\" is a concurrency limit: add --hold LENGTH, the time for which a call holds its slots"
+                "\"{}\" is a concurrency limit: add --hold LENGTH, the time for which a call holds its slots",
+                escaped(name)
             )));
         }
         let hold = slots.map(|_| length("--hold", &self.hold, 1)).transpose()?;

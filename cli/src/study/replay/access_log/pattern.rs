@@ -355,8 +355,8 @@ impl TimeForm {
             return Ok(());
         }
         Err(format!(
-            "in its time {format}, {} is missing: let the server write it, as %{{%z}}t for Apache writes the zone, or add \
-             it to the lines, as sed -E 's/(:[0-9.]+)]/\\1 +0000]/' adds UTC",
+            "in its time {format}, {} is missing: let the server write it, as %{{%z}}t for Apache writes the zone; or add \
+             it to the lines and the format: sed -E 's/(:[0-9.]+)]/\\1 +0000]/' adds UTC to a time in brackets, and %z reads it",
             missing.join(", ")
         ))
     }
