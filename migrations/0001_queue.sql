@@ -285,7 +285,7 @@ BEGIN
         w.key,
         pg_catalog.count(*) FILTER (WHERE w.state = 'scheduled') AS scheduled,
         pg_catalog.count(*) FILTER (WHERE w.state = 'available') AS available,
-        pg_catalog.min(greatest(w.run_at, w.paid_until)) FILTER (WHERE NOT w.awaits_turn) AS first_at
+        pg_catalog.min(greatest(w.run_at, w.paid_until)) AS first_at
       FROM rate_limit.jobs AS w
       WHERE w.state IN ('scheduled', 'available')
       GROUP BY w.queue, w.key

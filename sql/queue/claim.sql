@@ -103,11 +103,14 @@ BEGIN
   END IF;
 
   -- A claim that takes turns, takes payments back, or lets jobs be found again, does nothing else.
-  IF NOT is_paused AND rate_limit._take_turns(
+  SELECT t.has_changed, t.blocked_names INTO look_again, blocked_names
+  FROM rate_limit._take_turns(
     queue_name, limit_names, limit_kinds, limit_rates, limit_periods, limit_capacities, limit_starts, limit_shards,
-    slot_limit_names)
-    OR rate_limit._prepare_claim(
-      queue_name, limit_names, limit_kinds, limit_rates, limit_periods, limit_capacities, limit_starts, slot_limit_names)
+    slot_limit_names
+  ) AS t
+  WHERE NOT is_paused;
+  IF look_again OR rate_limit._prepare_claim(
+    queue_name, limit_names, limit_kinds, limit_rates, limit_periods, limit_capacities, limit_starts, slot_limit_names)
   THEN
     lapsed := false;
     look_again := true;

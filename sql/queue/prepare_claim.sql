@@ -75,6 +75,18 @@ BEGIN
     UPDATE rate_limit.jobs AS j
     SET blocked_by = NULL
     WHERE j.id = ANY ((SELECT blocked_ids)::bigint[]);
+    -- Their groups have their turns now. Until then, workers that do not know the limit would block the jobs again.
+    WITH due AS (
+      SELECT t.queue, t.key
+      FROM rate_limit.jobs AS j
+      JOIN rate_limit.turns AS t ON t.queue = j.queue AND t.key = j.key
+      WHERE j.id = ANY ((SELECT blocked_ids)::bigint[]) AND j.awaits_turn
+      FOR NO KEY UPDATE OF t SKIP LOCKED
+    )
+    UPDATE rate_limit.turns AS t
+    SET wanted_at = least(t.wanted_at, clock), reserved_until = least(t.reserved_until, clock)
+    FROM due AS d
+    WHERE t.queue = d.queue AND t.key = d.key;
     -- Without a row of the group, _block_jobs does not see whether a claim has locked it.
     INSERT INTO rate_limit.groups (queue, key)
     SELECT DISTINCT j.queue, j.key

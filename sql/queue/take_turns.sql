@@ -1,4 +1,5 @@
--- Reserves tokens for groups that have their turn, and returns whether it has changed anything.
+-- Reserves tokens for groups that have their turn. Returns whether it has changed anything, and limits that this worker does not
+-- know, and due jobs need.
 --
 -- In a queue with turns, a job is written without a reservation. A group has only the reservations of one turn: as many jobs as
 -- their weight says, or those that start within 0.1 s. When the last one of them is due, the group reserves again, behind all
@@ -11,8 +12,9 @@
 -- only if no other is; then this fails after 50 ms.
 CREATE OR REPLACE FUNCTION rate_limit._take_turns(
   queue_name text, limit_names text[], limit_kinds text[], limit_rates double precision[], limit_periods bigint[],
-  limit_capacities double precision[], limit_starts bigint[], limit_shards integer[], slot_limit_names text[]
-) RETURNS boolean LANGUAGE plpgsql VOLATILE
+  limit_capacities double precision[], limit_starts bigint[], limit_shards integer[], slot_limit_names text[],
+  OUT has_changed boolean, OUT blocked_names text[]
+) LANGUAGE plpgsql VOLATILE
 SET search_path = pg_catalog, pg_temp SET lock_timeout = '50ms'
 AS $function$
 DECLARE
@@ -42,7 +44,7 @@ BEGIN
         AND j.limit_names <@ _take_turns.limit_names AND (j.slot_names <@ slot_limit_names) IS NOT FALSE
     )
   THEN
-    RETURN false;
+    RETURN;
   END IF;
   keys := ARRAY(
     SELECT t.key
@@ -89,8 +91,9 @@ BEGIN
       LIMIT 100
     ) AS j
   ) AS w;
-  PERFORM rate_limit._block_jobs(work.unknown_ids, _take_turns.limit_names, slot_limit_names)
-  WHERE work.unknown_ids IS NOT NULL;
+  IF work.unknown_ids IS NOT NULL THEN
+    blocked_names := rate_limit._block_jobs(work.unknown_ids, limit_names, slot_limit_names);
+  END IF;
 
   WITH items AS (
     SELECT w.key AS job_key, i.name, i.key
@@ -144,7 +147,7 @@ BEGIN
   END LOOP;
 
   PERFORM rate_limit._end_turns(queue_name, keys, soon, served_keys, served_untils, held_groups);
-  RETURN keys <> '{}';
+  has_changed := keys <> '{}';
 END
 $function$;
 COMMENT ON FUNCTION rate_limit._take_turns IS 'Reserves tokens for groups that have their turn.';

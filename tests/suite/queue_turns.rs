@@ -7,8 +7,9 @@ use pg_limiter::sqlx::PgConnection;
 use pg_limiter::{Error, Item, KeySecret, Limit, Limiter, Limits};
 
 use crate::queue::{quick, until_in_state, work_until_done};
+use crate::queue_log::Log;
 use crate::support::gate::limiter;
-use crate::support::{Database, estimated, scheduled, sqlx};
+use crate::support::{Database, estimated, scheduled, sqlx, watch};
 
 const SECOND: Duration = Duration::from_secs(1);
 const HOUR: Duration = Duration::from_secs(3600);
@@ -418,6 +419,8 @@ async fn a_job_that_would_be_too_old_gives_its_tokens_back() {
 #[tokio::test]
 async fn jobs_with_an_unknown_limit_wait_for_a_worker_that_knows_it() {
     let database = Database::migrated().await;
+    let log = Log::default();
+    let _watched = watch(log.clone());
     let queue = turns(&database).await;
     enqueue(&queue, job("window", "unknown")).await;
     sqlx::query("UPDATE rate_limit.jobs SET run_at = run_at - 11000000").execute(&database.pool).await.expect("late");
@@ -427,7 +430,54 @@ async fn jobs_with_an_unknown_limit_wait_for_a_worker_that_knows_it() {
     assert_eq!(started(&database).await, ["known"]);
     let blocked = "SELECT count(*) FROM rate_limit.jobs WHERE awaits_turn AND blocked_by = 'window'";
     assert_eq!(count(&database, blocked).await, 1);
+    assert_eq!(log.warnings_with("limit"), ["window"]);
     work_until_done(&queue, quick(), done(), 2).await;
+}
+
+/// A worker that knows the limit takes the turn in its next claim: others would block the jobs again.
+#[tokio::test]
+async fn a_group_has_its_turn_once_a_worker_knows_the_limit() {
+    let database = Database::migrated().await;
+    let queue = turns(&database).await;
+    enqueue(&queue, job("window", "k")).await;
+    database.execute("UPDATE rate_limit.jobs SET run_at = run_at - 11000000").await;
+    database.execute("UPDATE rate_limit.turns SET wanted_at = wanted_at - 11000000").await;
+    let claim = async |limit: &str, kind: &str| {
+        let sql = "SELECT count(job_id) FROM rate_limit._claim('turns', 'w', 9, 0, 30000000, 1000000, ARRAY[$1], ARRAY[$2], \
+                   ARRAY[3.0::double precision], ARRAY[3600000000], ARRAY[3.0::double precision], ARRAY[0::bigint])";
+        let claim = sqlx::query_scalar(sql).bind(limit).bind(kind);
+        claim.fetch_one(&database.pool).await.map(|jobs: i64| jobs).expect("a claim")
+    };
+    let blocked = "SELECT count(*) FROM rate_limit.jobs WHERE blocked_by = 'window'";
+    claim("api", "token_bucket").await;
+    assert_eq!(count(&database, blocked).await, 1);
+    // The first claim finds the job again, the second one takes the turn.
+    for _ in 0..2 {
+        assert_eq!(claim("window", "fixed_window").await, 0);
+    }
+    assert_eq!((count(&database, blocked).await, count(&database, WAITING).await), (0, 0));
+    claim("api", "token_bucket").await;
+    assert_eq!(claim("window", "fixed_window").await, 1);
+}
+
+/// A job that waits for a turn is not overdue while workers take the turns, and is if none does.
+#[tokio::test]
+async fn jobs_that_wait_for_a_turn_are_overdue_if_it_is() {
+    let database = Database::migrated().await;
+    let queue = turns(&database).await;
+    enqueue(&queue, job("api", "k")).await;
+    work_until_done(&queue, quick(), done(), 1).await;
+    let later = SystemTime::now() + HOUR;
+    enqueue(&queue, job("api", "k").run_at(later)).await;
+    let overdue = "SELECT lag FROM rate_limit._queue_gauges('turns')";
+    let starts = "SELECT round(EXTRACT(epoch FROM next_start - now()) / 60)::bigint FROM rate_limit.queue_groups";
+    assert_eq!((count(&database, overdue).await, count(&database, starts).await), (0, 60));
+    database.execute("UPDATE rate_limit.turns SET wanted_at = wanted_at - 7200000000, reserved_until = 0").await;
+    assert_eq!(count(&database, overdue).await, 0);
+    database.execute("UPDATE rate_limit.jobs SET run_at = run_at - 7200000000 WHERE awaits_turn").await;
+    assert_eq!(count(&database, overdue).await / 3_600_000_000, 1);
+    database.execute("UPDATE rate_limit.groups SET held_before = held_until, held_until = 9000000000000000").await;
+    assert_eq!(count(&database, overdue).await, 0);
 }
 
 /// The pages that a look at the turns reads, while a group has jobs of two priorities that are due.

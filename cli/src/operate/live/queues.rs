@@ -122,7 +122,7 @@ impl Live {
         let keys = distinct("key", &jobs, waiting, "AND ($2::text IS NULL OR j.key > $2)", LISTED);
         let of_state = |state: &str| {
             format!(
-                "(SELECT j.state, CASE WHEN NOT j.awaits_turn THEN greatest(j.run_at, j.paid_until) END AS first_at FROM {jobs} AS j \
+                "(SELECT j.state, greatest(j.run_at, j.paid_until) AS first_at FROM {jobs} AS j \
                   WHERE j.queue = $1 AND j.key = k.key AND j.state = '{state}' \
                   ORDER BY j.awaits_turn, j.priority DESC, j.run_at, j.id LIMIT {COUNTED_IN_GROUP} + 1)"
             )
