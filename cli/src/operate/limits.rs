@@ -2,15 +2,17 @@
 
 use std::path::PathBuf;
 use std::process::ExitCode;
+use std::time::Duration;
 
 use clap::{Args, Subcommand};
 use serde_json::{Map, Value, json};
 use sqlx::{AssertSqlSafe, Connection};
+use tokio::time::timeout;
 
 use crate::database::read_limits;
 use crate::limit_args::stored_names;
 use crate::text::{aligned, describe, escaped, shown};
-use crate::{CliError, Database, Result, Running, input, json, output};
+use crate::{CliError, Database, Progress, Result, Running, input, json, output};
 use pg_limiter::{Error, Limit, Limits};
 
 #[derive(Debug, Subcommand)]
@@ -100,21 +102,75 @@ async fn history(name: &str, running: &Running) -> Result<()> {
     output::lines(aligned(&cells.collect::<Vec<_>>(), &[0, 1, 2]))
 }
 
+/// Without these, a definition that another session has not committed would be waited for without end.
+const BOUNDS: &str = "BEGIN; SET LOCAL lock_timeout = '5s'; SET LOCAL statement_timeout = '10s'";
+/// How long the statements of a whole file may take, and the commit, for which a synchronous standby may be waited for.
+const PATIENCE: (Duration, Duration) = (Duration::from_secs(60), Duration::from_secs(10));
+
+/// The limits that the file does not define, if it is to end those.
+fn undefined<'a>(limits: &Limits, former: &'a Limits, args: &FileArgs) -> Vec<&'a str> {
+    let others = former.iter().map(|(name, _)| name);
+    others.filter(|name| args.undefine_others && limits.get(name).is_none()).collect()
+}
+
+/// Returns the stored limits, and the names of those that differ. It writes nothing: for standbys, and for roles that only read.
+async fn compare(limits: &Limits, running: &Running) -> Result<(Limits, Vec<String>)> {
+    let failed = |error| Error::from_sql(error, running.schema.name());
+    let mut conn = running.connect().await?;
+    let mut tx = conn.begin_with(BOUNDS).await.map_err(failed)?;
+    let former = Limits::stored_in(&mut *tx, &running.schema).await?;
+    let differs = |(name, limit): &(&str, &Limit)| former.get(name) != Some(limit);
+    let defined: Vec<_> = limits.iter().filter(differs).collect();
+    // `apply` refuses a zone that the server does not know.
+    for zone in defined.iter().filter_map(|(_, limit)| limit.zone()) {
+        let sql = "SELECT pg_catalog.timezone($1, timestamp '2000-01-01')::text";
+        sqlx::query(sql).persistent(false).bind(zone).execute(&mut *tx).await.map_err(failed)?;
+    }
+    let defined = defined.into_iter().map(|(name, _)| name.to_owned()).collect();
+    Ok((former, defined))
+}
+
+/// Stores the limits. Returns those that were stored before, and the names of those that this changed.
+async fn store(limits: &Limits, args: &FileArgs, running: &Running) -> Result<(Limits, Vec<String>)> {
+    let schema = &running.schema;
+    let failed = |error| Error::from_sql(error, schema.name());
+    let mut conn = running.connect().await?;
+    let _progress = Progress::of("storing the limits");
+    let storing = async {
+        let mut tx = conn.begin_with(BOUNDS).await.map_err(failed)?;
+        let former = Limits::stored_in(&mut *tx, schema).await?;
+        let defined = limits.store_in(&mut tx, schema).await?;
+        for name in undefined(limits, &former, args) {
+            let sql = format!("SELECT {}.undefine($1)", schema.quoted());
+            let ended = sqlx::query(AssertSqlSafe(sql)).persistent(false).bind(name).execute(&mut *tx).await;
+            ended.map_err(failed)?;
+        }
+        Ok((tx, former, defined))
+    };
+    let late = |_| CliError::failed(format!("the database did not answer within {:?}: nothing was stored", PATIENCE.0));
+    let (tx, former, defined) = timeout(PATIENCE.0, storing).await.map_err(late)?.map_err(|error| match error {
+        Error::Conflict { source } => CliError::failed(format!(
+            "another transaction changes the stored limits: {}; nothing was stored: run this again when it has ended",
+            Error::database_message(&source)
+        )),
+        error => error.into(),
+    })?;
+    let why = match timeout(PATIENCE.1, tx.commit()).await.map(|committed| committed.map_err(failed)) {
+        Ok(Ok(())) => return Ok((former, defined)),
+        Ok(Err(Error::Unavailable { source })) => Error::database_message(&source),
+        Ok(Err(error)) => return Err(error.into()),
+        Err(_) => format!("no answer to the commit within {:?}, as if a synchronous standby is away", PATIENCE.1),
+    };
+    Err(CliError::failed(format!(
+        "the limits may or may not be stored: {why}; run `pg-limiter limits diff` to see whether they are"
+    )))
+}
+
 async fn change(args: FileArgs, running: &Running, is_kept: bool) -> Result<ExitCode> {
     let limits = input::read_limits(&args.file)?;
-    let mut conn = running.connect().await?;
-    let mut tx = conn.begin().await?;
-    let former = Limits::stored_in(&mut *tx, &running.schema).await?;
-    let defined = limits.store_in(&mut tx, &running.schema).await?;
-    let others = former.iter().map(|(name, _)| name).filter(|name| args.undefine_others && limits.get(name).is_none());
-    let undefined: Vec<&str> = others.collect();
-    for name in &undefined {
-        let sql = format!("SELECT {}.undefine($1)", running.schema.quoted());
-        let ended = sqlx::query(AssertSqlSafe(sql)).persistent(false).bind(name).execute(&mut *tx).await;
-        ended.map_err(|error| Error::from_sql(error, running.schema.name()))?;
-    }
-    let ended = if is_kept { tx.commit().await } else { tx.rollback().await };
-    ended?;
+    let (former, defined) =
+        if is_kept { store(&limits, &args, running).await? } else { compare(&limits, running).await? };
+    let undefined = undefined(&limits, &former, &args);
     let is_same = defined.is_empty() && undefined.is_empty();
     if args.json {
         output::line_if_open(json::line(&json!({"defined": defined, "undefined": undefined})))?;
