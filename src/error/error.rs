@@ -2,8 +2,8 @@ use std::time::Duration;
 
 use crate::call::InvalidCall;
 use crate::error::classify::{
-    Cause, NoRuntime, Phase, ReadOnlyByDefault, SchemaTooNew, classify, is_draining, is_not_supported, is_unknown_zone,
-    refuses_settings, sqlstate,
+    Cause, NoRuntime, Phase, ReadOnlyByDefault, SchemaTooNew, classify, is_draining, is_not_supported,
+    is_recovery_conflict, is_unknown_zone, refuses_settings, sqlstate,
 };
 use crate::error::clone_error::hint;
 use crate::error::{Denied, Engine, InvalidJob, clone_error, without_keys};
@@ -52,11 +52,35 @@ fn unavailable(source: &sqlx::Error) -> String {
                 "the server has no free connection: {message}; raise its max_connections, or open fewer connections"
             )
         }
+        "25P03" => format!(
+            "the server ended the session, because its transaction was idle: {message}; raise \
+             idle_in_transaction_session_timeout, or end the transaction sooner"
+        ),
+        "25P04" => format!(
+            "the server ended the session, because its transaction took too long: {message}; raise transaction_timeout, or end \
+             the transaction sooner"
+        ),
+        "57P05" => format!(
+            "the server ended the session, because it was idle: {message}; raise idle_session_timeout, or set a shorter \
+             idle_timeout of the pool"
+        ),
+        "40001" if is_recovery_conflict(source) => conflict(source),
         _ => format!(
             "the database is unavailable: {message}; check that it is running, that the pool is large enough, and that no \
              transaction keeps the row locked"
         ),
     }
+}
+
+/// The message of [`Error::Conflict`].
+fn conflict(source: &sqlx::Error) -> String {
+    let message = database_message(source);
+    let advice = if is_recovery_conflict(source) {
+        "connect to the primary, or raise max_standby_streaming_delay of the standby"
+    } else {
+        "roll it back and retry it from the start"
+    };
+    format!("the transaction failed with a conflict: {message}; {advice}")
 }
 
 /// The message of [`Error::Database`]: what failed and what to do, by SQLSTATE.
@@ -180,7 +204,7 @@ pub enum Error {
         known: i32,
     },
     /// The caller's transaction failed with a conflict. Roll it back and retry the whole transaction.
-    #[error("the transaction failed with a conflict: {}; roll it back and retry it from the start", database_message(.source))]
+    #[error("{}", conflict(.source))]
     Conflict {
         /// The driver's error.
         source: sqlx::Error,

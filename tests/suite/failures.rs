@@ -166,3 +166,21 @@ async fn any_text_is_a_valid_key() {
     }
     assert_eq!(database.rows().await, keys.len() as i64);
 }
+
+/// The error names the setting of the server that ended the session.
+#[tokio::test]
+async fn a_time_out_of_the_session_is_named() {
+    let database = Database::empty().await;
+    for (code, setting) in [
+        ("25P03", "raise idle_in_transaction_session_timeout"),
+        ("25P04", "raise transaction_timeout"),
+        ("57P05", "raise idle_session_timeout"),
+    ] {
+        let raise = sqlx::AssertSqlSafe(format!("DO $$ BEGIN RAISE SQLSTATE '{code}'; END $$"));
+        let error = sqlx::raw_sql(raise).execute(&database.pool).await.expect_err("an error");
+        let error = Error::from_sql(error, "rate_limit");
+        let text = error.to_string();
+        assert!(matches!(error, Error::Unavailable { .. }) && text.contains(setting) && text.contains(code), "{text}");
+        assert!(!text.contains("that it is running"), "{text}");
+    }
+}
