@@ -31,7 +31,7 @@ pub(crate) fn message_and_hint(error: &sqlx::Error) -> String {
 
 /// The message of [`Error::Unavailable`]: what failed and what to do, by SQLSTATE.
 fn unavailable(source: &sqlx::Error) -> String {
-    let message = database_message(source);
+    let message = message_and_hint(source);
     if matches!(source, sqlx::Error::Configuration(source) if source.is::<NoRuntime>()) {
         return message;
     }
@@ -50,6 +50,11 @@ fn unavailable(source: &sqlx::Error) -> String {
         "53300" => {
             format!(
                 "the server has no free connection: {message}; raise its max_connections, or open fewer connections"
+            )
+        }
+        "53200" => {
+            format!(
+                "the server lacks memory for the call: {message}; check the memory of the server, or reduce the load"
             )
         }
         "25P03" => format!(
@@ -85,7 +90,7 @@ fn conflict(source: &sqlx::Error) -> String {
 
 /// The message of [`Error::Database`]: what failed and what to do, by SQLSTATE.
 fn failed(source: &sqlx::Error) -> String {
-    let message = format!("the database call failed: {}", database_message(source));
+    let message = format!("the database call failed: {}", message_and_hint(source));
     match (sqlstate(source).as_str(), source) {
         ("42501", _) if message.contains("only the owner of the functions may set") => {
             format!("{message}; leave out the time, or connect as the owner of the functions")
@@ -105,6 +110,7 @@ fn failed(source: &sqlx::Error) -> String {
         }
         ("", sqlx::Error::Configuration(source)) if source.is::<ReadOnlyByDefault>() => message,
         ("", _) => format!("{message}; check the settings of the connection, and that the server is PostgreSQL"),
+        ("53100", _) => format!("{message}; free space on the server's disk"),
         _ => format!("{message}; look up the SQLSTATE in PostgreSQL's table of error codes"),
     }
 }

@@ -184,3 +184,26 @@ async fn a_time_out_of_the_session_is_named() {
         assert!(!text.contains("that it is running"), "{text}");
     }
 }
+
+/// The hint of an error about a resource shows no key. Any other hint could.
+#[tokio::test]
+async fn the_hint_is_shown_if_the_server_lacks_a_resource() {
+    let database = Database::empty().await;
+    for (code, word) in [
+        ("53100", Some("free space on the server's disk")),
+        ("53200", Some("check the memory")),
+        ("53400", Some("look up the SQLSTATE")),
+        ("23514", None),
+    ] {
+        let raise = format!(
+            "DO $$ BEGIN RAISE SQLSTATE '{code}' USING MESSAGE = 'it is full', HINT = 'Check the space.'; END $$"
+        );
+        let error = sqlx::raw_sql(sqlx::AssertSqlSafe(raise)).execute(&database.pool).await.expect_err("an error");
+        let text = Error::from_sql(error, "rate_limit").to_string();
+        assert_eq!(text.contains("hint of the server: Check the space;"), word.is_some(), "{text}");
+        assert!(
+            text.contains("it is full") && text.contains(code) && text.contains(word.unwrap_or_default()),
+            "{text}"
+        );
+    }
+}
