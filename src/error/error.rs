@@ -95,6 +95,14 @@ fn failed(source: &sqlx::Error) -> String {
         ("42501", _) if message.contains("only the owner of the functions may set") => {
             format!("{message}; leave out the time, or connect as the owner of the functions")
         }
+        ("42501", _)
+            if ["table", "relation", "view"].iter().any(|kind| message.contains(&format!("denied for {kind} "))) =>
+        {
+            format!(
+                "{message}; grant SELECT on it: `pg-limiter grants --for operator` prints the statements, and `--for reader` those \
+                 of a role that only reads"
+            )
+        }
         ("42501", _) => format!(
             "{message}; grant USAGE on the schema and EXECUTE on the functions (see the guide's \"Migrations and privileges\"), or run `pg-limiter doctor`"
         ),

@@ -103,7 +103,11 @@ async fn a_missing_privilege_is_an_error_and_rows_are_out_of_reach() {
         "DELETE FROM rate_limit.answers",
     ] {
         let refused = sqlx::query(by_hand).execute(&mut *conn).await.expect_err("out of reach");
-        assert!(refused.to_string().contains("permission denied"), "{by_hand}: {refused}");
+        let refused = Error::from_sql(refused, "rate_limit").to_string();
+        let of_function = by_hand.contains("_rows(");
+        let advice =
+            if of_function { "grant USAGE on the schema and EXECUTE" } else { "grant SELECT on it: `pg-limiter" };
+        assert!(refused.contains("permission denied") && refused.contains(advice), "{by_hand}: {refused}");
     }
     sqlx::query("RESET ROLE").execute(&mut *conn).await.expect("reset role");
     drop(conn);
