@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use clap::{Args, Subcommand};
 use serde_json::{Map, Value, json};
-use sqlx::{AssertSqlSafe, Connection};
+use sqlx::{AssertSqlSafe, Connection, PgConnection};
 use tokio::time::timeout;
 
 use crate::database::read_limits;
@@ -107,70 +107,58 @@ const BOUNDS: &str = "BEGIN; SET LOCAL lock_timeout = '5s'; SET LOCAL statement_
 /// How long the statements of a whole file may take, and the commit, for which a synchronous standby may be waited for.
 const PATIENCE: (Duration, Duration) = (Duration::from_secs(60), Duration::from_secs(10));
 
-/// The limits that the file does not define, if it is to end those.
-fn undefined<'a>(limits: &Limits, former: &'a Limits, args: &FileArgs) -> Vec<&'a str> {
-    let others = former.iter().map(|(name, _)| name);
-    others.filter(|name| args.undefine_others && limits.get(name).is_none()).collect()
-}
-
-/// Returns the stored limits, and the names of those that differ. It writes nothing: for standbys, and for roles that only read.
-async fn compare(limits: &Limits, running: &Running) -> Result<(Limits, Vec<String>)> {
-    let failed = |error| Error::from_sql(error, running.schema.name());
-    let mut conn = running.connect().await?;
-    let mut tx = conn.begin_with(BOUNDS).await.map_err(failed)?;
-    let former = Limits::stored_in(&mut *tx, &running.schema).await?;
-    let differs = |(name, limit): &(&str, &Limit)| former.get(name) != Some(limit);
-    let defined: Vec<_> = limits.iter().filter(differs).collect();
+/// Returns the names of the limits that `apply` would define. It only reads: for standbys, and for roles that may not write.
+async fn compare(limits: &Limits, former: &Limits, tx: &mut PgConnection) -> Result<Vec<String>, sqlx::Error> {
+    let differing: Vec<_> = limits.iter().filter(|(name, limit)| former.get(name) != Some(limit)).collect();
     // `apply` refuses a zone that the server does not know.
-    for zone in defined.iter().filter_map(|(_, limit)| limit.zone()) {
+    for zone in differing.iter().filter_map(|(_, limit)| limit.zone()) {
         let sql = "SELECT pg_catalog.timezone($1, timestamp '2000-01-01')::text";
-        sqlx::query(sql).persistent(false).bind(zone).execute(&mut *tx).await.map_err(failed)?;
+        sqlx::query(sql).persistent(false).bind(zone).execute(&mut *tx).await?;
     }
-    let defined = defined.into_iter().map(|(name, _)| name.to_owned()).collect();
-    Ok((former, defined))
+    Ok(differing.into_iter().map(|(name, _)| name.to_owned()).collect())
 }
 
-/// Stores the limits. Returns those that were stored before, and the names of those that this changed.
-async fn store(limits: &Limits, args: &FileArgs, running: &Running) -> Result<(Limits, Vec<String>)> {
+async fn change(args: FileArgs, running: &Running, is_kept: bool) -> Result<ExitCode> {
+    let limits = input::read_limits(&args.file)?;
     let schema = &running.schema;
     let failed = |error| Error::from_sql(error, schema.name());
     let mut conn = running.connect().await?;
-    let _progress = Progress::of("storing the limits");
-    let storing = async {
+    let progress = Progress::of("comparing the limits");
+    let changing = async {
         let mut tx = conn.begin_with(BOUNDS).await.map_err(failed)?;
         let former = Limits::stored_in(&mut *tx, schema).await?;
-        let defined = limits.store_in(&mut tx, schema).await?;
-        for name in undefined(limits, &former, args) {
+        let defined = match is_kept {
+            true => limits.store_in(&mut tx, schema).await?,
+            false => compare(&limits, &former, &mut tx).await.map_err(failed)?,
+        };
+        let others = former.iter().filter(|(name, _)| args.undefine_others && limits.get(name).is_none());
+        let undefined: Vec<String> = others.map(|(name, _)| name.to_owned()).collect();
+        for name in undefined.iter().filter(|_| is_kept) {
             let sql = format!("SELECT {}.undefine($1)", schema.quoted());
             let ended = sqlx::query(AssertSqlSafe(sql)).persistent(false).bind(name).execute(&mut *tx).await;
             ended.map_err(failed)?;
         }
-        Ok((tx, former, defined))
+        Ok((tx, former, defined, undefined))
     };
-    let late = |_| CliError::failed(format!("the database did not answer within {:?}: nothing was stored", PATIENCE.0));
-    let (tx, former, defined) = timeout(PATIENCE.0, storing).await.map_err(late)?.map_err(|error| match error {
+    let late = |_| CliError::failed(format!("the database did not answer within {:?}; nothing was stored", PATIENCE.0));
+    let changed = timeout(PATIENCE.0, changing).await.map_err(late)?.map_err(|error| match error {
         Error::Conflict { source } => CliError::failed(format!(
             "another transaction changes the stored limits: {}; nothing was stored: run this again when it has ended",
             Error::database_message(&source)
         )),
         error => error.into(),
-    })?;
-    let why = match timeout(PATIENCE.1, tx.commit()).await.map(|committed| committed.map_err(failed)) {
-        Ok(Ok(())) => return Ok((former, defined)),
-        Ok(Err(Error::Unavailable { source })) => Error::database_message(&source),
-        Ok(Err(error)) => return Err(error.into()),
-        Err(_) => format!("no answer to the commit within {:?}, as if a synchronous standby is away", PATIENCE.1),
-    };
-    Err(CliError::failed(format!(
-        "the limits may or may not be stored: {why}; run `pg-limiter limits diff` to see whether they are"
-    )))
-}
-
-async fn change(args: FileArgs, running: &Running, is_kept: bool) -> Result<ExitCode> {
-    let limits = input::read_limits(&args.file)?;
-    let (former, defined) =
-        if is_kept { store(&limits, &args, running).await? } else { compare(&limits, running).await? };
-    let undefined = undefined(&limits, &former, &args);
+    });
+    let (tx, former, defined, undefined) = changed?;
+    if is_kept {
+        let why = match timeout(PATIENCE.1, tx.commit()).await.map(|committed| committed.map_err(failed)) {
+            Ok(Err(Error::Unavailable { source })) => Err(Error::database_message(&source)),
+            Ok(committed) => Ok(committed?),
+            Err(_) => Err(format!("no answer to the commit within {:?}; is a synchronous standby away?", PATIENCE.1)),
+        };
+        let advice = "; run `pg-limiter limits diff` to see whether they are";
+        why.map_err(|why| CliError::failed(format!("the limits may or may not be stored: {why}{advice}")))?;
+    }
+    drop(progress);
     let is_same = defined.is_empty() && undefined.is_empty();
     if args.json {
         output::line_if_open(json::line(&json!({"defined": defined, "undefined": undefined})))?;
