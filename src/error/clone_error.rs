@@ -23,8 +23,8 @@ pub(crate) fn without_keys(error: sqlx::Error) -> sqlx::Error {
     }
 }
 
-/// Removes what may show a key, and keeps the HINT. Use it only for statements that change definitions: a trigger on rows could put a
-/// key there.
+/// Removes what may show a key, and keeps the HINT. Use it only for statements that change definitions, and if the server lacks a
+/// resource: in any other error, a trigger on rows could put a key there.
 pub(crate) fn with_hint(error: sqlx::Error) -> sqlx::Error {
     match error {
         sqlx::Error::Database(database) => {
