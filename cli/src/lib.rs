@@ -28,3 +28,7 @@ use output::Progress;
 pub use study::bad_lines::UnreadableLine;
 #[cfg(feature = "study")]
 pub use study::replay::{Event, LogFormat, LogLine};
+
+/// For a long transaction: turns off the time-outs, which are meant for the application. Not every version has all of them.
+const NO_TIMEOUTS: &str = "SELECT pg_catalog.set_config(name, '0', true) FROM pg_catalog.pg_settings \
+    WHERE name IN ('statement_timeout', 'idle_in_transaction_session_timeout', 'transaction_timeout')";

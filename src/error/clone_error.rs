@@ -11,21 +11,26 @@ use sqlx::postgres::PgDatabaseError;
 use crate::error::{ReadOnlyByDefault, SchemaTooNew};
 
 /// Returns the same error with only the database's message and codes. Its other fields can contain keys, which `{:?}` would
-/// show: for example the DETAIL of a rejected row, or the statement's parameters if the server is configured to add them.
+/// show: for example the DETAIL of a rejected row, or the statement's parameters if the server is configured to add them. The HINT is
+/// kept if the server lacks a resource (class 53), such as space on its disk: it is about that.
 pub(crate) fn without_keys(error: sqlx::Error) -> sqlx::Error {
     match error {
+        sqlx::Error::Database(database) if database.code().is_some_and(|code| code.starts_with("53")) => {
+            with_hint(sqlx::Error::Database(database))
+        }
         sqlx::Error::Database(_) => clone_error(&error),
         other => other,
     }
 }
 
-/// Removes what may show a key, and keeps the HINT. Use it only for statements that change definitions: a trigger on rows could put a
-/// key there.
+/// Removes what may show a key, and keeps the HINT. Use it only for statements that change definitions, and if the server lacks a
+/// resource: in any other error, a trigger on rows could put a key there.
 pub(crate) fn with_hint(error: sqlx::Error) -> sqlx::Error {
     match error {
         sqlx::Error::Database(database) => {
-            let hint = database.try_downcast_ref::<PgDatabaseError>().and_then(PgDatabaseError::hint).map(Into::into);
-            sqlx::Error::Database(Box::new(ClonedError { hint, ..ClonedError::new(&*database) }))
+            let given = database.try_downcast_ref::<PgDatabaseError>().and_then(PgDatabaseError::hint).map(Into::into);
+            let cloned = ClonedError::new(&*database);
+            sqlx::Error::Database(Box::new(ClonedError { hint: given.or(cloned.hint.clone()), ..cloned }))
         }
         other => other,
     }
@@ -60,7 +65,7 @@ struct ClonedError {
     code: Option<Arc<str>>,
     table: Option<Arc<str>>,
     constraint: Option<Arc<str>>,
-    /// Only of a migration's errors.
+    /// Only of an error of [`with_hint`], and of its copies.
     hint: Option<Arc<str>>,
     /// The server's function that reported the error. It distinguishes failures that share an SQLSTATE, in any language.
     routine: Option<Arc<str>>,
@@ -74,7 +79,7 @@ impl ClonedError {
             code: error.code().map(|code| code.as_ref().into()),
             table: error.table().map(Into::into),
             constraint: error.constraint().map(Into::into),
-            hint: None,
+            hint: hint(error).map(Into::into),
             routine: routine(error).map(Into::into),
             unique: error.is_unique_violation(),
         }

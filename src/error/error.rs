@@ -2,8 +2,8 @@ use std::time::Duration;
 
 use crate::call::InvalidCall;
 use crate::error::classify::{
-    Cause, NoRuntime, Phase, ReadOnlyByDefault, SchemaTooNew, classify, is_draining, is_not_supported, is_unknown_zone,
-    refuses_settings, sqlstate,
+    Cause, NoRuntime, Phase, ReadOnlyByDefault, SchemaTooNew, classify, is_draining, is_not_supported,
+    is_recovery_conflict, is_unknown_zone, refuses_settings, sqlstate,
 };
 use crate::error::clone_error::hint;
 use crate::error::{Denied, Engine, InvalidJob, clone_error, without_keys};
@@ -31,7 +31,7 @@ pub(crate) fn message_and_hint(error: &sqlx::Error) -> String {
 
 /// The message of [`Error::Unavailable`]: what failed and what to do, by SQLSTATE.
 fn unavailable(source: &sqlx::Error) -> String {
-    let message = database_message(source);
+    let message = message_and_hint(source);
     if matches!(source, sqlx::Error::Configuration(source) if source.is::<NoRuntime>()) {
         return message;
     }
@@ -52,6 +52,24 @@ fn unavailable(source: &sqlx::Error) -> String {
                 "the server has no free connection: {message}; raise its max_connections, or open fewer connections"
             )
         }
+        "53200" => {
+            format!(
+                "the server lacks memory for the call: {message}; check the memory of the server, or reduce the load"
+            )
+        }
+        "25P03" => format!(
+            "the server ended the session, because its transaction was idle: {message}; raise \
+             idle_in_transaction_session_timeout, or end the transaction sooner"
+        ),
+        "25P04" => format!(
+            "the server ended the session, because its transaction took too long: {message}; raise transaction_timeout, or end \
+             the transaction sooner"
+        ),
+        "57P05" => format!(
+            "the server ended the session, because it was idle: {message}; raise idle_session_timeout, or set a shorter \
+             idle_timeout of the pool"
+        ),
+        "40001" if is_recovery_conflict(source) => conflict(source),
         _ => format!(
             "the database is unavailable: {message}; check that it is running, that the pool is large enough, and that no \
              transaction keeps the row locked"
@@ -59,12 +77,31 @@ fn unavailable(source: &sqlx::Error) -> String {
     }
 }
 
+/// The message of [`Error::Conflict`].
+fn conflict(source: &sqlx::Error) -> String {
+    let message = database_message(source);
+    let advice = if is_recovery_conflict(source) {
+        "connect to the primary, or raise max_standby_streaming_delay of the standby"
+    } else {
+        "roll it back and retry it from the start"
+    };
+    format!("the transaction failed with a conflict: {message}; {advice}")
+}
+
 /// The message of [`Error::Database`]: what failed and what to do, by SQLSTATE.
 fn failed(source: &sqlx::Error) -> String {
-    let message = format!("the database call failed: {}", database_message(source));
+    let message = format!("the database call failed: {}", message_and_hint(source));
     match (sqlstate(source).as_str(), source) {
         ("42501", _) if message.contains("only the owner of the functions may set") => {
             format!("{message}; leave out the time, or connect as the owner of the functions")
+        }
+        ("42501", _)
+            if ["table", "relation", "view"].iter().any(|kind| message.contains(&format!("denied for {kind} "))) =>
+        {
+            format!(
+                "{message}; grant SELECT on it: `pg-limiter grants --for operator` prints the statements, and `--for reader` those \
+                 of a role that only reads"
+            )
         }
         ("42501", _) => format!(
             "{message}; grant USAGE on the schema and EXECUTE on the functions (see the guide's \"Migrations and privileges\"), or run `pg-limiter doctor`"
@@ -81,6 +118,7 @@ fn failed(source: &sqlx::Error) -> String {
         }
         ("", sqlx::Error::Configuration(source)) if source.is::<ReadOnlyByDefault>() => message,
         ("", _) => format!("{message}; check the settings of the connection, and that the server is PostgreSQL"),
+        ("53100", _) => format!("{message}; free space on the server's disk"),
         _ => format!("{message}; look up the SQLSTATE in PostgreSQL's table of error codes"),
     }
 }
@@ -180,7 +218,7 @@ pub enum Error {
         known: i32,
     },
     /// The caller's transaction failed with a conflict. Roll it back and retry the whole transaction.
-    #[error("the transaction failed with a conflict: {}; roll it back and retry it from the start", database_message(.source))]
+    #[error("{}", conflict(.source))]
     Conflict {
         /// The driver's error.
         source: sqlx::Error,

@@ -103,7 +103,11 @@ async fn a_missing_privilege_is_an_error_and_rows_are_out_of_reach() {
         "DELETE FROM rate_limit.answers",
     ] {
         let refused = sqlx::query(by_hand).execute(&mut *conn).await.expect_err("out of reach");
-        assert!(refused.to_string().contains("permission denied"), "{by_hand}: {refused}");
+        let refused = Error::from_sql(refused, "rate_limit").to_string();
+        let of_function = by_hand.contains("_rows(");
+        let advice =
+            if of_function { "grant USAGE on the schema and EXECUTE" } else { "grant SELECT on it: `pg-limiter" };
+        assert!(refused.contains("permission denied") && refused.contains(advice), "{by_hand}: {refused}");
     }
     sqlx::query("RESET ROLE").execute(&mut *conn).await.expect("reset role");
     drop(conn);
@@ -165,4 +169,45 @@ async fn any_text_is_a_valid_key() {
         assert!((limiter.peek(("a", key)).await.expect("a balance").remaining() - 9.0).abs() < 0.05, "{key:?}");
     }
     assert_eq!(database.rows().await, keys.len() as i64);
+}
+
+/// The error names the setting of the server that ended the session.
+#[tokio::test]
+async fn a_time_out_of_the_session_is_named() {
+    let database = Database::empty().await;
+    for (code, setting) in [
+        ("25P03", "raise idle_in_transaction_session_timeout"),
+        ("25P04", "raise transaction_timeout"),
+        ("57P05", "raise idle_session_timeout"),
+    ] {
+        let raise = sqlx::AssertSqlSafe(format!("DO $$ BEGIN RAISE SQLSTATE '{code}'; END $$"));
+        let error = sqlx::raw_sql(raise).execute(&database.pool).await.expect_err("an error");
+        let error = Error::from_sql(error, "rate_limit");
+        let text = error.to_string();
+        assert!(matches!(error, Error::Unavailable { .. }) && text.contains(setting) && text.contains(code), "{text}");
+        assert!(!text.contains("that it is running"), "{text}");
+    }
+}
+
+/// The hint of an error about a resource shows no key. Any other hint could.
+#[tokio::test]
+async fn the_hint_is_shown_if_the_server_lacks_a_resource() {
+    let database = Database::empty().await;
+    for (code, word) in [
+        ("53100", Some("free space on the server's disk")),
+        ("53200", Some("check the memory")),
+        ("53400", Some("look up the SQLSTATE")),
+        ("23514", None),
+    ] {
+        let raise = format!(
+            "DO $$ BEGIN RAISE SQLSTATE '{code}' USING MESSAGE = 'it is full', HINT = 'Check the space.'; END $$"
+        );
+        let error = sqlx::raw_sql(sqlx::AssertSqlSafe(raise)).execute(&database.pool).await.expect_err("an error");
+        let text = Error::from_sql(error, "rate_limit").to_string();
+        assert_eq!(text.contains("hint of the server: Check the space;"), word.is_some(), "{text}");
+        assert!(
+            text.contains("it is full") && text.contains(code) && text.contains(word.unwrap_or_default()),
+            "{text}"
+        );
+    }
 }

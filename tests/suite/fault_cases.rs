@@ -43,6 +43,21 @@ enum AppError {
     Database(#[from] sqlx::Error),
 }
 
+/// A standby cancels a statement again and again, so the advice is not only to retry it.
+#[tokio::test]
+async fn a_conflict_with_recovery_is_named() {
+    let (_database, proxy) = behind_a_proxy().await;
+    let limiter = limiter(&proxy.url, |_| {});
+    for (name, advice) in
+        [("recovery conflict", "raise max_standby_streaming_delay"), ("pivot", "retry it from the start")]
+    {
+        let mut tx = limiter.pool().begin().await.expect("begin");
+        proxy.put(Fault::once(Point::Statement, Way::Before(payload(name))));
+        let error = limiter.within(&mut tx).check(("a", "k")).await.expect_err(name);
+        assert!(matches!(error, Error::Conflict { .. }) && error.to_string().contains(advice), "{error}");
+    }
+}
+
 /// A lasting failure uses up all attempts that the policy allows, and takes nothing.
 #[tokio::test]
 async fn attempts_are_bounded() {

@@ -13,7 +13,7 @@ use sqlx::postgres::PgRow;
 use sqlx::{AssertSqlSafe, Connection, FromRow, PgConnection};
 
 use crate::text::{escaped, many, moment};
-use crate::{CliError, Database, Progress, Result, input, json, output};
+use crate::{CliError, Database, NO_TIMEOUTS, Progress, Result, input, json, output};
 use pg_limiter::{CallAt, Error, Item, LimitState, Op, Schema, TransactionLimiter};
 
 pub(crate) async fn run(args: ExportArgs, database: &Database) -> Result<ExitCode> {
@@ -32,7 +32,8 @@ pub(crate) async fn run(args: ExportArgs, database: &Database) -> Result<ExitCod
     let progress = (!is_watched).then(|| Progress::counting("exporting rows"));
     let refused = |error| CliError::refused(error, &schema, &["rate_limits"]);
     // All pages read one snapshot. READ ONLY makes this work on a standby, too.
-    sqlx::raw_sql("BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY").execute(&mut conn).await?;
+    let begin = format!("BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY; {NO_TIMEOUTS}");
+    sqlx::raw_sql(AssertSqlSafe(begin)).execute(&mut conn).await?;
     let moment = moment(now(&mut conn).await?);
     let rate_limits = limits.map(|limits| TransactionLimiter::in_schema(limits, schema.clone()));
     let mut out = None;

@@ -2,15 +2,17 @@
 
 use std::path::PathBuf;
 use std::process::ExitCode;
+use std::time::Duration;
 
 use clap::{Args, Subcommand};
 use serde_json::{Map, Value, json};
-use sqlx::{AssertSqlSafe, Connection};
+use sqlx::{AssertSqlSafe, Connection, PgConnection};
+use tokio::time::timeout;
 
 use crate::database::read_limits;
 use crate::limit_args::stored_names;
 use crate::text::{aligned, describe, escaped, shown};
-use crate::{CliError, Database, Result, Running, input, json, output};
+use crate::{CliError, Database, Progress, Result, Running, input, json, output};
 use pg_limiter::{Error, Limit, Limits};
 
 #[derive(Debug, Subcommand)]
@@ -100,21 +102,63 @@ async fn history(name: &str, running: &Running) -> Result<()> {
     output::lines(aligned(&cells.collect::<Vec<_>>(), &[0, 1, 2]))
 }
 
+/// Without these, a definition that another session has not committed would be waited for without end.
+const BOUNDS: &str = "BEGIN; SET LOCAL lock_timeout = '5s'; SET LOCAL statement_timeout = '10s'";
+/// How long the statements of a whole file may take, and the commit, for which a synchronous standby may be waited for.
+const PATIENCE: (Duration, Duration) = (Duration::from_secs(60), Duration::from_secs(10));
+
+/// Returns the names of the limits that `apply` would define. It only reads: for standbys, and for roles that may not write.
+async fn compare(limits: &Limits, former: &Limits, tx: &mut PgConnection) -> Result<Vec<String>, sqlx::Error> {
+    let differing: Vec<_> = limits.iter().filter(|(name, limit)| former.get(name) != Some(limit)).collect();
+    // `apply` refuses a zone that the server does not know.
+    for zone in differing.iter().filter_map(|(_, limit)| limit.zone()) {
+        let sql = "SELECT pg_catalog.timezone($1, timestamp '2000-01-01')::text";
+        sqlx::query(sql).persistent(false).bind(zone).execute(&mut *tx).await?;
+    }
+    Ok(differing.into_iter().map(|(name, _)| name.to_owned()).collect())
+}
+
 async fn change(args: FileArgs, running: &Running, is_kept: bool) -> Result<ExitCode> {
     let limits = input::read_limits(&args.file)?;
+    let schema = &running.schema;
+    let failed = |error| Error::from_sql(error, schema.name());
     let mut conn = running.connect().await?;
-    let mut tx = conn.begin().await?;
-    let former = Limits::stored_in(&mut *tx, &running.schema).await?;
-    let defined = limits.store_in(&mut tx, &running.schema).await?;
-    let others = former.iter().map(|(name, _)| name).filter(|name| args.undefine_others && limits.get(name).is_none());
-    let undefined: Vec<&str> = others.collect();
-    for name in &undefined {
-        let sql = format!("SELECT {}.undefine($1)", running.schema.quoted());
-        let ended = sqlx::query(AssertSqlSafe(sql)).persistent(false).bind(name).execute(&mut *tx).await;
-        ended.map_err(|error| Error::from_sql(error, running.schema.name()))?;
+    let progress = Progress::of("comparing the limits");
+    let changing = async {
+        let mut tx = conn.begin_with(BOUNDS).await.map_err(failed)?;
+        let former = Limits::stored_in(&mut *tx, schema).await?;
+        let defined = match is_kept {
+            true => limits.store_in(&mut tx, schema).await?,
+            false => compare(&limits, &former, &mut tx).await.map_err(failed)?,
+        };
+        let others = former.iter().filter(|(name, _)| args.undefine_others && limits.get(name).is_none());
+        let undefined: Vec<String> = others.map(|(name, _)| name.to_owned()).collect();
+        for name in undefined.iter().filter(|_| is_kept) {
+            let sql = format!("SELECT {}.undefine($1)", schema.quoted());
+            let ended = sqlx::query(AssertSqlSafe(sql)).persistent(false).bind(name).execute(&mut *tx).await;
+            ended.map_err(failed)?;
+        }
+        Ok((tx, former, defined, undefined))
+    };
+    let late = |_| CliError::failed(format!("the database did not answer within {:?}; nothing was stored", PATIENCE.0));
+    let changed = timeout(PATIENCE.0, changing).await.map_err(late)?.map_err(|error| match error {
+        Error::Conflict { source } => CliError::failed(format!(
+            "another transaction changes the stored limits: {}; nothing was stored: run this again when it has ended",
+            Error::database_message(&source)
+        )),
+        error => error.into(),
+    });
+    let (tx, former, defined, undefined) = changed?;
+    if is_kept {
+        let why = match timeout(PATIENCE.1, tx.commit()).await.map(|committed| committed.map_err(failed)) {
+            Ok(Err(Error::Unavailable { source })) => Err(Error::database_message(&source)),
+            Ok(committed) => Ok(committed?),
+            Err(_) => Err(format!("no answer to the commit within {:?}; is a synchronous standby away?", PATIENCE.1)),
+        };
+        let advice = "; run `pg-limiter limits diff` to see whether they are";
+        why.map_err(|why| CliError::failed(format!("the limits may or may not be stored: {why}{advice}")))?;
     }
-    let ended = if is_kept { tx.commit().await } else { tx.rollback().await };
-    ended?;
+    drop(progress);
     let is_same = defined.is_empty() && undefined.is_empty();
     if args.json {
         output::line_if_open(json::line(&json!({"defined": defined, "undefined": undefined})))?;

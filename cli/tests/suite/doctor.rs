@@ -512,7 +512,7 @@ async fn jobs_without_a_worker_are_reported() {
     examine(&database.url).has("jobs", "ok", &["0 running, 0 dead, 1 ended"]);
 }
 
-async fn version(pool: &PgPool) -> i32 {
+pub async fn version(pool: &PgPool) -> i32 {
     let sql = "SELECT current_setting('server_version_num')::integer";
     sqlx::query_scalar(sql).fetch_one(pool).await.expect("a version")
 }

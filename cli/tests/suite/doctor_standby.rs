@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use pg_limiter::sqlx::{self, AssertSqlSafe, Connection, PgConnection};
 
-use crate::binary::run;
+use crate::binary::{files, run};
 use crate::doctor::examine;
 use crate::lines::{EVENT, replay};
 use crate::support::node::Node;
@@ -107,6 +107,8 @@ async fn on_a_standby_the_primary_is_advised() {
     for run in [tool(&["limit", "a", "k"]), tool(&["simulate", "--for", "1s"]), replayed] {
         run.refuses(3, &["0A000", "standby", "connect to the primary"]);
     }
+    let (_dir, path) = files(&[("limits.toml", "[limits.a]\nkind = \"gate\"\n")]);
+    run(Some(&node.url()), &["limits", "diff", &path("limits.toml")], "").says(1, "+ a: gate");
     let found = examine(&node.url());
     found.has("isolation", "note", &["not checked", "0A000"]).has("writing", "problem", &["a standby"]);
     // The role may read everything.

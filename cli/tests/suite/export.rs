@@ -6,7 +6,8 @@ use pg_limiter::sqlx;
 use serde_json::Value;
 
 use crate::binary::{Run, files, run};
-use crate::doctor::Role;
+use crate::doctor::{Role, version};
+use crate::lines::{EVENT, replay};
 use crate::support::Database;
 use crate::tool::ends_well_if_nobody_reads;
 
@@ -263,5 +264,34 @@ async fn missing_objects_and_rights_are_reported() {
     run(Some(&url), &["export", "--limits", &limits], "").refuses(3, &["permission denied", "_decide"]);
     role.gets("GRANT EXECUTE ON FUNCTION rate_limit._decide TO app_role").await;
     assert_eq!(run(Some(&url), &["export", "--limits", &limits], "").code, Some(0));
+    role.drop().await;
+}
+
+/// They are meant for the application, and `export` and `replay` read as fast as their output is taken.
+#[tokio::test(flavor = "multi_thread")]
+async fn no_time_out_of_the_role_ends_a_long_transaction() {
+    let database = Database::migrated().await;
+    database.execute(
+        "INSERT INTO rate_limit.rate_limits (name, key, value, ts, idle_at) SELECT 'a', i::text, 1, 0, 0 FROM generate_series(1, 9999) AS i",
+    ).await;
+    let role = Role::new(&database).await;
+    role.gets("GRANT USAGE ON SCHEMA rate_limit TO app_role; GRANT SELECT ON rate_limit.rate_limits TO app_role").await;
+    // Less than the pause between two statements, and less than all of them take.
+    for (timeout, since) in
+        [("idle_in_transaction_session_timeout = '1ms'", 0), ("transaction_timeout = '40ms'", 170_000)]
+    {
+        if version(&database.pool).await >= since {
+            role.gets(&format!("ALTER ROLE app_role RESET ALL; ALTER ROLE app_role SET {timeout}")).await;
+            let exported = run(Some(&role.url), &["export"], "");
+            assert_eq!(
+                (exported.code, exported.stdout.lines().count()),
+                (Some(0), 9999),
+                "{timeout}: {}",
+                exported.stderr
+            );
+            let replayed = replay(Some(&role.url), "events.jsonl", EVENT.repeat(5000).as_bytes(), &["--json"]);
+            assert_eq!(replayed.code, Some(0), "{timeout}: {}", replayed.stderr);
+        }
+    }
     role.drop().await;
 }

@@ -120,6 +120,21 @@ async fn a_role_with_the_grants_for_operator_can_run_every_command() {
     role.drop().await;
 }
 
+/// A worker reads no table; the tool does.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_table_that_a_role_may_not_read_is_named_with_its_grants() {
+    let database = Database::migrated().await;
+    a_limiter_in_use(&database).await;
+    let role = Role::new(&database).await;
+    grant(&role, Use::Worker).await;
+    for args in ["queue pause q", "queue resume q", "queue ls"] {
+        let args: Vec<&str> = args.split(' ').collect();
+        let words = ["permission denied for table", "grant SELECT on it: `pg-limiter grants --for operator`"];
+        run(Some(&role.url), &args, "").refuses(3, &words);
+    }
+    role.drop().await;
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn a_role_with_the_grants_for_reader_looks_and_changes_nothing() {
     let database = Database::migrated().await;

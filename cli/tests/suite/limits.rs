@@ -1,7 +1,12 @@
 //! `limits`, and the commands that use stored limits.
 
+use pg_limiter::migrate::Use;
+use pg_limiter::sqlx::{self, Connection, PgConnection};
+
 use crate::binary::{files, run};
+use crate::doctor::Role;
 use crate::support::Database;
+use crate::support::node::Node;
 
 const LIMITS: &str = r#"
     [limits.api]
@@ -60,6 +65,61 @@ async fn a_limits_file_is_stored_compared_and_shown() {
     tool(&["limits", "apply", "wrong.toml"]).refuses(2, &["limit \"api\"", "kind"]);
     tool(&["limits", "apply", "missing.toml"]).refuses(2, &["cannot read"]);
     run(None, &["limits", "show"], "").refuses(2, &["no database given"]);
+}
+
+const EVERY_KIND: &str = r#"[limits]
+    a = {kind = "token_bucket", rate = 0.1, period = "1500ms", capacity = 0.1, max_reserved = 0, shards = 1}
+    b = {kind = "fixed_window", rate = 10, period = "1d", start = "31h", max_reserved = 4}
+    c = {kind = "sliding_window", rate = 10, period = "1h", resolution = 1, start = "0s"}
+    d = {kind = "calendar_window", rate = 1000, every = "1 months", zone = "UTC", anchor = "1970-01-01T00:00"}
+    e = {kind = "calendar_window", rate = 5, every = "2 weeks", zone = "europe/berlin", anchor = "2026-01-05 09:30:00"}
+    f = {kind = "calendar_window", rate = 5, every = "1 week", anchor = "1970-01-05"}
+    g = {kind = "concurrency", capacity = 3}
+    h = {kind = "gate"}
+    "#;
+
+/// `diff` writes nothing: it works for a role that may only read, and does not wait for a definition that is not committed.
+#[tokio::test(flavor = "multi_thread")]
+async fn diff_only_reads() {
+    let database = Database::migrated().await;
+    let role = Role::new(&database).await;
+    role.gets(&run(None, &["grants", "--for", Use::Reader.name(), "app_role"], "").stdout).await;
+    role.gets("ALTER ROLE app_role SET default_transaction_read_only = on").await;
+    let wrong = LIMITS.replace("Europe/Berlin", "Nowhere/Land");
+    let (_dir, path) = files(&[("limits.toml", LIMITS), ("every.toml", EVERY_KIND), ("wrong.toml", &wrong)]);
+    let diff = |file: &str| run(Some(&role.url), &["limits", "diff", &path(file)], "");
+    let mut other = database.pool.begin().await.expect("a transaction");
+    let define = "SELECT rate_limit.define('api', 'gate')";
+    sqlx::raw_sql(define).execute(&mut *other).await.expect("a definition");
+    let new = diff("limits.toml");
+    assert!(new.code == Some(1) && new.stdout.contains("+ api: "), "{}{}", new.stdout, new.stderr);
+    other.rollback().await.expect("rolled back");
+    // As `apply` refuses it: only the server knows the zones.
+    let apply = run(Some(&database.url), &["limits", "apply", &path("wrong.toml")], "");
+    apply.refuses(2, &["Nowhere/Land"]);
+    diff("wrong.toml").refuses(2, &[apply.stderr.trim()]);
+    // As `apply` compares, whatever the form in which an option is given.
+    assert_eq!(run(Some(&database.url), &["limits", "apply", &path("every.toml")], "").code, Some(0));
+    diff("every.toml").says(0, "the stored limits are those of the file");
+    role.drop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn apply_does_not_wait_without_end() {
+    let (_dir, path) = files(&[("limits.toml", LIMITS)]);
+    let node = Node::start(&["synchronous_standby_names=nobody", "synchronous_commit=local"]).await;
+    let mut conn = PgConnection::connect(&node.url()).await.expect("connect");
+    pg_limiter::migrate::migrate_on(&mut conn).await.expect("migrate");
+    let mut other = conn.begin().await.expect("a transaction");
+    let define = "SELECT rate_limit.define('api', 'gate')";
+    sqlx::raw_sql(define).execute(&mut *other).await.expect("a definition");
+    run(Some(&node.url()), &["limits", "apply", &path("limits.toml")], "")
+        .refuses(3, &["another transaction changes", "nothing was stored", "55P03"]);
+    other.rollback().await.expect("rolled back");
+    // The synchronous standby is away.
+    let url = format!("{}?options=-c%20synchronous_commit=on", node.url());
+    run(Some(&url), &["limits", "apply", &path("limits.toml")], "")
+        .refuses(3, &["may or may not be stored", "synchronous standby", "run `pg-limiter limits diff`"]);
 }
 
 /// Whatever the kind and its options.

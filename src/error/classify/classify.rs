@@ -75,6 +75,14 @@ pub(crate) fn is_unknown_zone(error: &sqlx::Error) -> bool {
     }
 }
 
+/// Whether a standby cancelled the statement, or ended the session, to replay what the primary has removed. The function depends on
+/// the version.
+pub(crate) fn is_recovery_conflict(error: &sqlx::Error) -> bool {
+    const FUNCTIONS: [&str; 3] = ["ProcessInterrupts", "ProcessRecoveryConflictInterrupt", "report_recovery_conflict"];
+    let function = error.as_database_error().filter(|_| sqlstate(error) == "40001").and_then(routine);
+    function.is_some_and(|function| FUNCTIONS.contains(&function))
+}
+
 /// Whether the server cancelled the statement, as after the session's statement_timeout: query_canceled.
 pub(crate) fn is_cancelled(error: &sqlx::Error) -> bool {
     sqlstate(error) == "57014"

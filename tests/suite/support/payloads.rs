@@ -129,6 +129,11 @@ pub const PAYLOADS: &[Payload] = &[
         routine: "GetSerializableTransactionSnapshot",
         ..error("serializable snapshot on a standby", "0A000", STANDBY)
     },
+    // With lc_messages = de_DE.
+    Payload {
+        routine: "ProcessRecoveryConflictInterrupt",
+        ..error("recovery conflict", "40001", "storniere Anfrage wegen Konflikt mit der Wiederherstellung")
+    },
     // 18
     error("duplicate", "23505", "duplicate key value violates unique constraint \"rate_limits_pkey\""),
     // 19

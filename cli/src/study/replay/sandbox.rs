@@ -4,7 +4,7 @@
 use sqlx::{AssertSqlSafe, Connection, PgConnection};
 
 use crate::text::moment;
-use crate::{CliError, Progress, Result, Running};
+use crate::{CliError, NO_TIMEOUTS, Progress, Result, Running};
 use pg_limiter::migrate::{Part, functions, migrations};
 use pg_limiter::{Call, CallAt, Decision, Error, InvalidCall, Limits, Op, Schema, TransactionLimiter};
 
@@ -18,7 +18,8 @@ impl Sandbox {
         let mut connection = running.connect().await?;
         let _progress = Progress::of("creating temporary tables and functions");
         // The isolation level of the limiter's own transactions. READ WRITE overrides the role's default.
-        let begin = "BEGIN ISOLATION LEVEL SERIALIZABLE READ WRITE; SET LOCAL check_function_bodies = off".to_owned();
+        let begin = "BEGIN ISOLATION LEVEL SERIALIZABLE READ WRITE; SET LOCAL check_function_bodies = off";
+        let begin = format!("{begin}; {NO_TIMEOUTS}");
         let schema = Schema::new("pg_temp").map_err(CliError::usage)?;
         let tables = migrations(&schema, &[Part::Core]).into_iter().map(|migration| migration.sql);
         for sql in std::iter::once(begin)
