@@ -1,6 +1,8 @@
 //! `pg-limiter queue` on jobs that do not run: dead, blocked, or in a group that waits.
 
 use pg_limiter::queue::{Job, JobState};
+use std::fs;
+
 use serde_json::{Value, json};
 
 use crate::binary::run;
@@ -110,4 +112,48 @@ async fn queues_and_groups_are_paused_resumed_and_drained() {
     assert!(fixture.tool("ls q").stdout.lines().any(|line| line.contains("nobody") && line.ends_with("paused")));
     let object: Value = serde_json::from_str(&fixture.tool("drain later --wait --json").stdout).expect("JSON");
     assert_eq!(object, json!({"ok": true, "queue": "later", "jobs": 0}));
+}
+
+/// As in SQL: such a job takes all slots that there are.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_job_that_needs_more_slots_than_there_are_now_is_requeued() {
+    let fixture = QueueFixture::new().await;
+    let id = fixture.enqueue("q", "fast", "g").await;
+    let slots = "state = 'dead', finished_at = 1, slot_names = '{few}', slot_keys = '{k}', slot_counts = '{9}'";
+    fixture.change(id, slots).await;
+    let file = format!(
+        "{}[limits.few]\nkind = \"concurrency\"\ncapacity = 2\n",
+        fs::read_to_string(&fixture.limits).expect("limits")
+    );
+    fs::write(&fixture.limits, file).expect("write");
+    assert_eq!(
+        fixture.with_limits("requeue --dead q --group nog").stdout.trim(),
+        "no dead jobs in the group \"nog\" of the queue \"q\""
+    );
+    let requeued = fixture.with_limits("requeue --dead q");
+    assert!(requeued.code == Some(0) && requeued.stdout.contains("runs at"), "{}", requeued.stderr);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn doctor_reports_turns_that_no_worker_takes() {
+    let fixture = QueueFixture::new().await;
+    let id = fixture.enqueue("q", "fast", "g").await;
+    fixture.change(id, "awaits_turn = true, run_at = run_at - 18000000000").await;
+    let doctor = || run(Some(&fixture.database.url), &["doctor"], "").stdout;
+    for (turn, is_late) in [("rate_limit._clock() + 1000000", false), ("rate_limit._clock() - 18000000000", true)] {
+        let turn = format!(
+            "INSERT INTO rate_limit.turns (queue, key, wanted_at) VALUES ('q', 'g', {turn})
+             ON CONFLICT (queue, key) DO UPDATE SET wanted_at = excluded.wanted_at"
+        );
+        fixture.database.execute(&turn).await;
+        let doctor = doctor();
+        assert_eq!(doctor.contains("the most overdue job should have begun 5h ago"), is_late, "{doctor}");
+    }
+    fixture.database.execute("DELETE FROM rate_limit.jobs").await;
+    assert_eq!(fixture.tool("pause q").code, Some(0));
+    let doctor = doctor();
+    assert!(
+        doctor.contains("none: the queue is empty") && doctor.contains("paused, so that no job starts: q"),
+        "{doctor}"
+    );
 }

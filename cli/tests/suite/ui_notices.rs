@@ -109,11 +109,42 @@ async fn queues_and_groups_are_paused_and_resumed_and_dead_jobs_requeued_on_the_
         done(path, fields, "Its dead jobs are requeued.").await;
         assert_eq!(queue.group_counts().await.expect("counts")[0].scheduled, 2);
     }
+    // A limit that is nowhere defined: without it, they would reserve nothing.
+    database
+        .execute("UPDATE rate_limit.jobs SET state = 'dead', limit_names = '{gone}' WHERE id = (SELECT max(id) FROM rate_limit.jobs)")
+        .await;
+    for (path, fields) in [("/group/requeue", &of_group[..]), ("/queue/requeue", &of_queue)] {
+        let (code, page) = ui.post(path, fields, &[]).await;
+        assert!(code == 400 && page.contains("limit &quot;gone&quot; is not in the limits file"), "{page}");
+    }
+    // Why the jobs of a group wait.
+    for (change, why) in [
+        ("blocked_by = 'gone'", "a worker that defines the limit <bdi>gone</bdi>"),
+        ("blocked_by = NULL, awaits_turn = true", "a turn of its group"),
+    ] {
+        database
+            .execute(&format!("UPDATE rate_limit.jobs SET state = 'scheduled', {change} WHERE queue = 'other'"))
+            .await;
+        let id: i64 =
+            sqlx::query_scalar("SELECT max(id) FROM rate_limit.jobs").fetch_one(&database.pool).await.expect("an id");
+        for path in ["/queue?queue=other".to_owned(), format!("/job?id={id}")] {
+            let page = ui.get(&path).await.1;
+            assert!(page.contains(why), "{path}: {page}");
+        }
+    }
     // With many groups of many jobs, the page would count for seconds.
     let many = "INSERT INTO rate_limit.jobs (queue, key, run_at, payload, limit_names, limit_keys, counts, max_attempts, enqueued_at) \
                 SELECT 'other', 'many', 9e15, '1', '{}', '{}', '{}', 1, 0 FROM generate_series(1, 1200)";
     database.execute(many).await;
     assert!(ui.get("/queue?queue=other").await.1.contains("1,000+"));
+    // An index with jobs of two states is read up to a bound, too.
+    let done = "INSERT INTO rate_limit.jobs (queue, key, state, run_at, payload, limit_names, limit_keys, counts, max_attempts, \
+                enqueued_at, finished_at) \
+                SELECT 'ended', 'k', CASE WHEN n = 1 THEN 'cancelled' ELSE 'done' END, 1, '1', '{}', '{}', '{}', 1, 0, n \
+                FROM generate_series(1, 10002) AS n";
+    database.execute(done).await;
+    let page = ui.get("/queue?queue=ended").await.1;
+    assert!(page.contains(">10,000+<") && page.contains(">0+<"), "{page}");
     // A queue without jobs is listed while it is held.
     Queue::new(&limiter, "later").expect("a queue").pause().await.expect("paused");
     assert!(ui.get("/queue?queue=later").await.1.contains("This queue is paused since"));

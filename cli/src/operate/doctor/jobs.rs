@@ -39,14 +39,16 @@ pub(super) async fn check(session: &mut Session) -> sqlx::Result<Finding> {
     let sql = format!(
         "SELECT count(*), count(*) FILTER (WHERE state IN ('scheduled', 'available')), \
            count(*) FILTER (WHERE state = 'running'), count(*) FILTER (WHERE state = 'dead'), \
-           max(clock.now - run_at) FILTER (WHERE state IN ('scheduled', 'available') AND NOT awaits_turn), \
+           max(clock.now - CASE WHEN awaits_turn THEN greatest(run_at, wanted_at, reserved_until) ELSE run_at END) \
+             FILTER (WHERE state IN ('scheduled', 'available')), \
            max(clock.now - lease_until) FILTER (WHERE state = 'running'), \
            count(*) FILTER (WHERE state IN ('done', 'cancelled') AND finished_at < clock.now - {long_ended}), \
            max(clock.now - enqueued_at) FILTER (WHERE state IN ('scheduled', 'available')), \
            count(*) FILTER (WHERE blocked_by IS NOT NULL), \
            min(regexp_replace(blocked_by, '/slots$', '')) \
-         FROM {} CROSS JOIN (SELECT {CLOCK} AS now) AS clock",
-        session.table("jobs")
+         FROM {} AS j LEFT JOIN {} AS t USING (queue, key) CROSS JOIN (SELECT {CLOCK} AS now) AS clock",
+        session.table("jobs"),
+        session.table("turns")
     );
     let (all, waiting, running, dead, late, lapsed, long_ended, oldest, blocked, unknown) = session.row(&sql).await?;
     let paused = format!(
@@ -62,14 +64,12 @@ pub(super) async fn check(session: &mut Session) -> sqlx::Result<Finding> {
 }
 
 fn judge(jobs: &Jobs) -> Finding {
-    if jobs.all == 0 {
-        return Finding::ok("none: the queue is empty, or not used");
-    }
     let ended = jobs.all - jobs.waiting - jobs.running - jobs.dead;
     let [waiting, running, dead, ended] = [jobs.waiting, jobs.running, jobs.dead, ended].map(count);
     let late = |since: Option<i64>| since.map(micros).filter(|late| *late >= LATE).map(age);
     let oldest = jobs.oldest.map_or_else(String::new, |oldest| format!(" (the oldest for {})", age(micros(oldest))));
-    Finding::ok(format!("{waiting} waiting{oldest}, {running} running, {dead} dead, {ended} ended"))
+    let all = format!("{waiting} waiting{oldest}, {running} running, {dead} dead, {ended} ended");
+    Finding::ok(if jobs.all == 0 { "none: the queue is empty, or not used".to_owned() } else { all })
         .and(late(jobs.late).map(|late| {
             Finding::warning(format!("the most overdue job should have begun {late} ago"))
                 .advise("Run workers for its queue, or more of them; see pg-limiter queue ls. (A job is also late while a third")

@@ -37,6 +37,10 @@ pub(crate) struct GroupView {
     pub(crate) lag: Option<i64>,
     /// Its first job waits for slots of this limit and key.
     pub(crate) waits_for: Option<(String, String)>,
+    /// A limit that no worker defines, or defines as another kind.
+    pub(crate) blocked_by: Option<String>,
+    /// All its jobs wait for a turn.
+    pub(crate) awaits_turn: bool,
     /// No job starts before, because a handler returned `Finish::Wait`.
     pub(crate) waiting_until: Option<i64>,
     pub(crate) is_paused: bool,
@@ -61,6 +65,8 @@ pub(crate) struct JobView {
     pub(crate) priority: i32,
     pub(crate) enqueued_at: i64,
     pub(crate) run_at: i64,
+    pub(crate) blocked_by: Option<String>,
+    pub(crate) awaits_turn: bool,
     pub(crate) started_at: Option<i64>,
     pub(crate) lease_until: Option<i64>,
     pub(crate) finished_at: Option<i64>,
@@ -100,8 +106,10 @@ impl Live {
             let (source, order) = index_of(*state);
             format!(
                 "pg_catalog.json_build_array('{state}', ( \
-                   SELECT pg_catalog.count(*) FILTER (WHERE j.state = '{state}') FROM (SELECT j.state FROM {jobs} AS j \
-                     WHERE j.queue = n.queue AND {source} ORDER BY {order} LIMIT {COUNTED} + 1) AS j))"
+                   SELECT CASE WHEN c.all > {COUNTED} THEN -1 - least(c.found, {COUNTED}) ELSE c.found END FROM ( \
+                     SELECT pg_catalog.count(*) AS all, pg_catalog.count(*) FILTER (WHERE j.state = '{state}') AS found \
+                     FROM (SELECT j.state FROM {jobs} AS j \
+                       WHERE j.queue = n.queue AND {source} ORDER BY {order} LIMIT {COUNTED} + 1) AS j) AS c))"
             )
         };
         let counts = JobState::ALL.iter().map(count).collect::<Vec<_>>().join(", ");
@@ -122,13 +130,13 @@ impl Live {
         let keys = distinct("key", &jobs, waiting, "AND ($2::text IS NULL OR j.key > $2)", LISTED);
         let of_state = |state: &str| {
             format!(
-                "(SELECT j.state, greatest(j.run_at, j.paid_until) AS first_at FROM {jobs} AS j \
+                "(SELECT j.state, j.blocked_by, j.awaits_turn, greatest(j.run_at, j.paid_until) AS first_at FROM {jobs} AS j \
                   WHERE j.queue = $1 AND j.key = k.key AND j.state = '{state}' \
                   ORDER BY j.awaits_turn, j.priority DESC, j.run_at, j.id LIMIT {COUNTED_IN_GROUP} + 1)"
             )
         };
         let bounded = |count: &str| {
-            format!("CASE WHEN {count} > {COUNTED_IN_GROUP} THEN - {COUNTED_IN_GROUP} ELSE {count} END AS {count}")
+            format!("CASE WHEN {count} > {COUNTED_IN_GROUP} THEN -1 - {COUNTED_IN_GROUP} ELSE {count} END AS {count}")
         };
         let (scheduled, available) = (bounded("scheduled"), bounded("available"));
         let sql = format!(
@@ -137,10 +145,13 @@ impl Live {
                  CASE WHEN g.held_before IS NULL AND q.paused_at IS NULL THEN greatest(c.first_at, g.held_until) END AS next_start, \
                  CASE WHEN g.has_line THEN g.lag END AS lag, coalesce(g.held_before, g.held_until) AS waiting_until, \
                  g.held_before IS NOT NULL AS is_paused, \
-                 CASE WHEN g.slot_name IS NOT NULL THEN pg_catalog.json_build_array(g.slot_name, coalesce(g.slot_key, '')) END AS waits_for \
+                 CASE WHEN g.slot_name IS NOT NULL THEN pg_catalog.json_build_array(g.slot_name, coalesce(g.slot_key, '')) END AS waits_for, \
+                 c.blocked_by, c.awaits_turn \
                FROM ({keys}) AS k (key) CROSS JOIN LATERAL ( \
                  SELECT pg_catalog.count(*) FILTER (WHERE w.state = 'scheduled') AS scheduled, \
-                   pg_catalog.count(*) FILTER (WHERE w.state = 'available') AS available, pg_catalog.min(w.first_at) AS first_at \
+                   pg_catalog.count(*) FILTER (WHERE w.state = 'available') AS available, pg_catalog.min(w.first_at) AS first_at, \
+                   pg_catalog.min(regexp_replace(w.blocked_by, '/slots$', '')) AS blocked_by, \
+                   pg_catalog.bool_and(w.awaits_turn) AS awaits_turn \
                  FROM ({} UNION ALL {}) AS w) AS c \
                LEFT JOIN {schema}.groups AS g ON g.queue = $1 AND g.key = k.key \
                LEFT JOIN {schema}.queues AS q ON q.queue = $1) AS v",
@@ -160,6 +171,17 @@ impl Live {
             self.schema.quoted()
         );
         self.rows(sqlx::query_as(AssertSqlSafe(sql)).bind(queue).bind(i64::from(most)).bind(i64::from(skip))).await
+    }
+
+    /// The limits of the dead jobs of a queue or of a group, which reserve tokens or take slots again when they are requeued.
+    pub(crate) async fn limits_of_dead(&self, queue: &str, group: Option<&str>) -> Result<Vec<String>> {
+        let sql = format!(
+            "SELECT DISTINCT pg_catalog.to_json(u.name)::text \
+             FROM {}.jobs AS j CROSS JOIN LATERAL unnest(j.limit_names || j.slot_names) AS u (name) \
+             WHERE j.queue = $1 AND j.state = 'dead' AND ($2::text IS NULL OR j.key = $2)",
+            self.schema.quoted()
+        );
+        self.rows(sqlx::query_as(AssertSqlSafe(sql)).bind(queue).bind(group)).await
     }
 
     pub(crate) async fn job(&self, id: i64) -> Result<Option<JobView>> {
@@ -193,5 +215,5 @@ const fn index_of(state: JobState) -> (&'static str, &'static str) {
 }
 
 const JOB: &str = "j.id, j.queue, j.key AS group, j.state, j.priority, j.enqueued_at, greatest(j.run_at, j.paid_until) AS run_at, \
-                   j.started_at, j.lease_until, j.finished_at, j.worker, j.starts, j.waits, j.failures, j.max_attempts, \
+                   regexp_replace(j.blocked_by, '/slots$', '') AS blocked_by, j.awaits_turn, j.started_at, j.lease_until, j.finished_at, j.worker, j.starts, j.waits, j.failures, j.max_attempts, \
                    j.last_error, j.unique_id";

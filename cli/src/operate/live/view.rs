@@ -211,10 +211,11 @@ impl Counted {
 }
 
 impl From<i64> for Counted {
-    /// A count that ended after [`COUNTED`], or after another number: that is negative then.
+    /// Of a count that has ended early, -1 less than the number so far, or one that is above [`COUNTED`].
     fn from(counted: i64) -> Self {
         let how = if (0..=COUNTED).contains(&counted) { How::Exact } else { How::AtLeast };
-        Self { number: counted.min(COUNTED).unsigned_abs(), how }
+        let number = if counted < 0 { !counted } else { counted.min(COUNTED) };
+        Self { number: number.unsigned_abs(), how }
     }
 }
 

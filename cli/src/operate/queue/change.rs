@@ -51,23 +51,28 @@ pub(super) async fn each(
 }
 
 /// Checks that the limits of the job are defined: the database would omit others. With [`Op::Limit`], also that counts are possible.
+/// A job that needs more slots than there are now takes all of them.
 fn check(job: &JobInfo, op: Op, limits: &Limits) -> Result<(), Became> {
-    let call = |items: &[JobItem]| {
-        let items = items.iter().map(|item| Item::new(&item.limit, &item.key).count(item.count));
+    let call = |items: &[JobItem], most: f64| {
+        let items = items.iter().map(|item| Item::new(&item.limit, &item.key).count(item.count.min(most)));
         Call::from(items.collect::<Vec<_>>())
     };
-    let mut checked = if job.items.is_empty() { Ok(()) } else { call(&job.items).reserve().validate(op, limits) };
+    let mut checked =
+        if job.items.is_empty() { Ok(()) } else { call(&job.items, f64::MAX).reserve().validate(op, limits) };
     if op == Op::Limit && !job.slots.is_empty() {
-        checked = checked.and_then(|()| call(&job.slots).lease(LeaseId::random()).validate(op, limits));
+        checked = checked.and_then(|()| call(&job.slots, 1.0).lease(LeaseId::random()).validate(op, limits));
     }
     let Err(error) = checked else { return Ok(()) };
     let why = match error {
-        InvalidCall::UnknownLimit { limit } => format!(
-            "its limit \"{limit}\" is not in the limits file, nor stored in the database; define it in one of them"
-        ),
+        InvalidCall::UnknownLimit { limit } => unknown("its", &limit),
         error => error.to_string(),
     };
     Err(Became::Refused(Some(job.state), format!("job {}: {why}", job.id)))
+}
+
+pub(crate) fn unknown(whose: &str, limit: &str) -> String {
+    let limit = text::escaped(limit);
+    format!("{whose} limit \"{limit}\" is not in the limits file, nor stored in the database; define it in one of them")
 }
 
 /// With the limits of the file, or else the stored ones.
@@ -125,12 +130,14 @@ pub(super) async fn requeue_jobs(args: RequeueArgs, database: &Database) -> Resu
 async fn dead(limiter: &Limiter, queue: &str, group: Option<String>, json: bool) -> Result<Vec<i64>> {
     let _progress = Progress::of("reading the dead jobs");
     let mut filter = of_queue(Some(queue));
+    let of_group =
+        group.as_deref().map_or_else(String::new, |group| format!("group \"{}\" of the ", text::escaped(group)));
     (filter.group, filter.state) = (group, Some(JobState::Dead));
     let jobs = Queues::new(limiter).jobs(&filter, u32::MAX).await?;
     if jobs.is_empty() {
         must_have(limiter, queue).await?;
         if !json {
-            output::line_if_open(format!("no dead jobs in the queue \"{}\"", text::escaped(queue)))?;
+            output::line_if_open(format!("no dead jobs in the {of_group}queue \"{}\"", text::escaped(queue)))?;
         }
     }
     Ok(jobs.iter().map(|job| job.id).collect())

@@ -15,7 +15,7 @@ use serde_json::{Value, json};
 
 use crate::text::{Column, age, aligned, escaped, grouped, one_line, plain, quoted, shortened, shown, table};
 use crate::{CliError, Database, Progress, Result, json, output};
-pub(crate) use change::{Became, cancel, requeue};
+pub(crate) use change::{Became, cancel, requeue, unknown};
 use change::{HoldArgs, RequeueArgs, discard_jobs, drain, each, hold, limiter_for, requeue_jobs};
 use pg_limiter::queue::{GroupCounts, JobFilter, JobInfo, JobItem, JobState, Queue, Queues};
 use pg_limiter::{Limiter, Limits};

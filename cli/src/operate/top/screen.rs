@@ -9,13 +9,14 @@ use ratatui::text::{Line, Span};
 use ratatui::widgets::{Block, Clear, Padding, Paragraph, Row, Table, TableState, Wrap};
 use serde_json::{Map, Value, json};
 
-use crate::operate::live::{Coverage, KeyView, LimitView, QueueView};
+use crate::operate::live::{Counted, Coverage, KeyView, LimitView, QueueView};
 use crate::operate::top::app::{App, QUEUES, Tab};
 use crate::operate::top::columns::{Column, Listed, Style};
 use crate::text::{aligned, escaped, grouped, many, one_line};
 use crate::{json, output};
 
 const WIDE: u16 = 110;
+const NARROW: u16 = 72;
 const LEAST: (u16, u16) = (50, 12);
 const BOLD: Look = Look::new().add_modifier(Modifier::BOLD);
 const REVERSED: Look = Look::new().add_modifier(Modifier::REVERSED);
@@ -202,26 +203,30 @@ fn draw_keys(frame: &mut Frame<'_>, app: &App, title: &str, heading: &str, keys:
     frame.render_widget(Table::new(keys.iter().map(row), [Fill(1), column.constraint()]).header(header), area);
 }
 
-fn queue_cells(queues: &[QueueView]) -> Vec<Vec<String>> {
-    let headings = queues.iter().take(1).map(|queue| {
-        std::iter::once("QUEUE".to_owned()).chain(queue.jobs.iter().map(|(state, _)| state.to_uppercase())).collect()
-    });
-    let rows = queues.iter().map(|queue| {
-        std::iter::once(escaped(&queue.queue)).chain(queue.jobs.iter().map(|(_, count)| format!("{count:#}"))).collect()
-    });
+/// The numbers of jobs by state. Narrow: without those that have ended well.
+fn queue_cells(queues: &[QueueView], is_narrow: bool) -> Vec<Vec<String>> {
+    let is_shown = |state: &str| !(is_narrow && matches!(state, "done" | "cancelled"));
+    let row = |name: String, cell: fn(&(String, Counted)) -> String, queue: &QueueView| {
+        let shown = queue.jobs.iter().filter(|(state, _)| is_shown(state));
+        std::iter::once(name).chain(shown.map(cell)).collect()
+    };
+    let headings = queues.iter().take(1).map(|queue| row("QUEUE".to_owned(), |(state, _)| state.to_uppercase(), queue));
+    let rows = queues.iter().map(|queue| row(escaped(&queue.queue), |(_, count)| format!("{count:#}"), queue));
     headings.chain(rows).collect()
 }
 
 fn draw_queue(frame: &mut Frame<'_>, app: &App, area: Rect) {
     let queues = &app.data.queues;
-    let mut rows = queue_cells(queues).into_iter().map(|cells| {
+    let cells = queue_cells(queues, area.width < NARROW);
+    let columns = cells.first().map_or(0, Vec::len);
+    let mut rows = cells.into_iter().map(|cells| {
         let name_or_count = |(place, cell)| if place == 0 { Line::from(cell) } else { right(cell) };
         Row::new(cells.into_iter().enumerate().map(name_or_count))
     });
     let Some(headings) = rows.next() else { return frame.render_widget(no_jobs(app), area) };
     let height = u16::try_from(queues.len() + 1).unwrap_or(u16::MAX).min(area.height / 3);
     let [list, gap, groups] = Layout::vertical([Length(height), Length(1), Fill(1)]).areas(area);
-    let widths = std::iter::once(Fill(1)).chain(queues[0].jobs.iter().map(|_| Length(9)));
+    let widths = std::iter::once(Fill(1)).chain((1..columns).map(|_| Length(9)));
     frame.render_widget(Table::new(rows, widths).header(headings.style(BOLD)), list);
     let hidden = queues.len().saturating_sub(usize::from(height.saturating_sub(1)));
     if hidden > 0 {
@@ -257,7 +262,7 @@ pub(super) fn text(app: &App) -> Vec<String> {
         section(&mut lines, text_table(&app.keys(), &app.style, now), nothing(app).1);
     }
     if data.queue_error.is_none() {
-        section(&mut lines, aligned(&queue_cells(&data.queues), &[0]), no_jobs(app));
+        section(&mut lines, aligned(&queue_cells(&data.queues, false), &[0]), no_jobs(app));
         let groups = app.groups();
         if !groups.is_empty() {
             section(&mut lines, text_table(&groups, &app.style, now), "");

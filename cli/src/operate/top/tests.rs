@@ -127,6 +127,8 @@ async fn all_tabs_fit_in_80_columns_and_24_lines() {
     top.press("3");
     let queue = top.screen("SCHEDULED|RUNNING|DEAD|CANCELLED|AVAILABLE|NEXT START|LAG▼|org-1|org-2");
     assert_eq!(words(&top.line("mails"))[1], "3", "{queue}");
+    let narrow = top.lines(50, 14).join("\n");
+    assert!(narrow.contains("mails ") && narrow.contains("SCHEDULED AVAILABLE   RUNNING      DEAD"), "{narrow}");
 
     top.press("?");
     top.screen("reverse the order|stored at the last write.");

@@ -11,7 +11,7 @@ use axum::response::Redirect;
 use maud::{Markup, html};
 use serde_json::Value;
 
-use crate::operate::queue::{Became, cancel, job, no_such_job, requeue};
+use crate::operate::queue::{Became, cancel, job, no_such_job, requeue, unknown};
 use crate::operate::ui::format::{job_url, key_url, queue_url};
 use crate::operate::ui::{App, JOB_NUMBER, PageError, Shared, Wanted, number, unexpected};
 use crate::{CliError, Result};
@@ -139,6 +139,12 @@ async fn of_queue(app: &App, limiter: &Limiter, of: &Wanted, change: &str) -> Ch
         (_, Some(_)) => ("resumed", "The group starts its jobs again, as its limits allow.", not_held),
         (_, None) => ("resumed", "The queue starts its jobs again, as their limits allow.", not_held),
     };
+    if change == "requeue" {
+        let (limits, needed) = (limiter.limits(), app.live.limits_of_dead(name, group.as_deref()).await?);
+        if let Some(limit) = needed.iter().find(|limit| limits.get(limit).is_none()) {
+            return Err(CliError::usage(unknown("their", limit)).into());
+        }
+    }
     let is_changed = match (change, group) {
         ("pause", Some(group)) => queue.pause_group(group).await?,
         ("pause", None) => queue.pause().await?,

@@ -6,7 +6,7 @@ use axum::extract::{Query, State};
 use axum::http::StatusCode;
 use maud::{Markup, html};
 
-use crate::operate::live::{JobView, LISTED, QueueView, ReservedView};
+use crate::operate::live::{Counted, JobView, LISTED, QueueView, ReservedView};
 use crate::operate::queue::no_such_job;
 use crate::operate::ui::actions::{act, form};
 use crate::operate::ui::format::{
@@ -78,7 +78,7 @@ fn list(queues: &[QueueView], here: Option<&str>, of_state: Option<JobState>) ->
         let counts = jobs.iter().map(|(state, jobs)| {
             let current = is_here && of_state.is_some_and(|of| of.as_str() == state);
             let count = html! {
-                @if jobs.number == 0 { span class="zero" { "0" } }
+                @if *jobs == Counted::exact(0) { span class="zero" { "0" } }
                 @else { a class=[(state == "dead").then_some("bad")] href=(jobs_url(queue, state, 0)) aria-current=[current.then_some("true")] { (jobs) span class="hide" { " " (state) " jobs of " (text::escaped(queue)) } } }
             };
             (state.as_str(), "number", count)
@@ -128,7 +128,7 @@ async fn groups(app: &App, queue: &str, after: Option<&str>, now: i64) -> Result
                 _ if group.is_paused => "its pause’s end",
                 (_, Some(until)) => { "its handler’s wait, until " (time(until, now)) },
                 (Some((limit, of)), None) => { "slots of " (named(limit)) " " (key(app, of)) },
-                (None, None) => "–",
+                (None, None) => (waits(group.blocked_by.as_deref(), group.awaits_turn).unwrap_or_else(|| html! { "–" })),
             }
             @if app.changes.is_some() {
                 @if group.is_paused || waiting_until.is_some() { (button("/group/resume", "Resume")) }
@@ -236,6 +236,7 @@ pub(super) async fn job(State(app): Shared, Query(wanted): Query<Wanted>) -> Res
                     dt { "Starts" } dd { (job.starts) }
                     dt { "Failures" } dd { (job.failures) " of at most " (job.max_attempts) }
                     dt { "Waits" } dd { (job.waits) }
+                    @if let Some(cause) = waits(job.blocked_by.as_deref(), job.awaits_turn) { dt { "Waits for" } dd { (cause) } }
                     dt { "Worker" } dd { (job.worker.as_deref().map_or_else(|| "–".to_owned(), text::escaped)) }
                     dt { "Unique id" } dd { (one_line(app, &job.unique_id)) }
                     dt { "Last error" } dd class="error" { (one_line(app, &job.last_error)) }
@@ -254,6 +255,12 @@ pub(super) async fn job(State(app): Shared, Query(wanted): Query<Wanted>) -> Res
         @if app.changes.is_some() { (actions(app, &job)) }
     };
     Ok(Page::live(format!("Job {id}"), body))
+}
+
+/// What a job waits for beside its time.
+fn waits(blocked_by: Option<&str>, awaits_turn: bool) -> Option<Markup> {
+    let unknown = |limit| html! { "a worker that defines the limit " (named(limit)) ", as the kind that it had" };
+    blocked_by.map(unknown).or_else(|| awaits_turn.then(|| html! { "a turn of its group" }))
 }
 
 fn history(job: &JobView, now: i64) -> Vec<(&str, i64)> {
