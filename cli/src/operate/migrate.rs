@@ -136,6 +136,7 @@ fn found(drift: &Drift) -> Vec<String> {
             let run = if statements.is_empty() { "" } else { "; let a superuser, or a member of both roles, run:" };
             std::iter::once(format!("-- {problem}{run}")).chain(statements.iter().cloned()).collect()
         }
+        Drift::Attached { problem, statement } => vec![format!("-- {problem}; run:"), statement.clone()],
         other => vec![other.to_string()],
     }
 }

@@ -119,6 +119,11 @@ fn judge(session: &Session, drift: &[Drift], shipped: usize) -> Findings {
         ),
         "all objects have one owner, and no other role can create objects in the schema".to_owned(),
     );
+    let attached = drift.iter().filter_map(|one| {
+        let Drift::Attached { problem, statement } = one else { return None };
+        Some(Finding::problem(problem).advise(format!("{statement} -- its code runs in calls, and migrate refuses it")))
+    });
+    let tables = attached.fold(tables, Finding::and);
     let privileges = privileges(session, drift);
     vec![("functions", functions), ("tables", tables), ("owners", owners), ("privileges", privileges)]
 }
