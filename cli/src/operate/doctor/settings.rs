@@ -97,6 +97,28 @@ impl Settings {
             }))
     }
 
+    /// Without a synchronous standby, COMMIT waits. To a role without `pg_monitor`, states and waits are NULL.
+    pub(super) async fn standbys(&self, session: &mut Session) -> sqlx::Result<Option<Finding>> {
+        const NAMES: &str = "synchronous_standby_names";
+        if self.get(NAMES).is_none_or(str::is_empty) || matches!(self.get("synchronous_commit"), Some("off" | "local"))
+        {
+            return Ok(None);
+        }
+        let sql = "SELECT (SELECT count(*) FROM pg_stat_replication \
+                     WHERE coalesce(sync_state, 'sync') IN ('sync', 'quorum')), \
+                     (SELECT count(*) FROM pg_stat_activity \
+                      WHERE wait_event = 'SyncRep' AND query_start < clock_timestamp() - interval '5 seconds'), \
+                     pg_is_in_recovery()";
+        let (standbys, waiting, is_standby) = session.row::<(i64, i64, bool)>(sql).await?;
+        let [connected, sessions] =
+            [(standbys, "synchronous standby"), (waiting, "session")].map(|(n, what)| many(n.unsigned_abs(), what));
+        let found = format!("{}: {connected} connected; over 5 s in COMMIT: {sessions}", self.shown(NAMES));
+        let finding = Finding::problem(found)
+            .advise("COMMIT waits for the standbys: start them, and check their delay. Without them:")
+            .advise("ALTER SYSTEM SET synchronous_standby_names = ''; SELECT pg_reload_conf();");
+        Ok((!is_standby).then(|| finding.ok_if(standbys > 0 && waiting == 0)))
+    }
+
     pub(super) async fn writable(&self, session: &mut Session) -> sqlx::Result<Finding> {
         let (standby,) = session.row("SELECT pg_is_in_recovery()").await?;
         const READ_ONLY: &str = "default_transaction_read_only";
