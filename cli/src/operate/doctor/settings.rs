@@ -123,10 +123,12 @@ impl Settings {
         let (standby,) = session.row("SELECT pg_is_in_recovery()").await?;
         const READ_ONLY: &str = "default_transaction_read_only";
         Ok(match self.get(READ_ONLY) {
-            _ if standby => Finding::problem("this is a standby: it cannot take tokens")
-                .advise("Use the URL of the primary. With a list of hosts or a load balancer, select the server that accepts writes."),
-            Some("on") => Finding::problem(format!("transactions are read-only: {}", self.shown(READ_ONLY)))
-                .advise("ALTER ROLE app_role RESET default_transaction_read_only; -- or ALTER DATABASE, or postgresql.conf"),
+            _ if standby => Finding::problem("this is a standby: it cannot take tokens").advise(
+                "Use the URL of the primary, or of a load balancer that selects the server that accepts writes.",
+            ),
+            Some("on") => Finding::problem(format!("transactions are read-only: {}", self.shown(READ_ONLY))).advise(
+                "ALTER ROLE app_role RESET default_transaction_read_only; -- or ALTER DATABASE, or postgresql.conf",
+            ),
             _ => Finding::ok("a primary, and transactions may write"),
         })
     }
