@@ -150,8 +150,7 @@ const PARAMETERS: &str = "sslmode ssl-mode sslrootcert ssl-root-cert ssl-ca sslc
 /// Refuses what sqlx ignores: with a typo in `sslmode`, no certificate would be checked. And lists of hosts, which it cannot read.
 fn refuse_ignored(url: &str) -> Result<()> {
     let query = url.split('#').next().and_then(|url| url.split_once('?')).map_or("", |(_, query)| query);
-    let one_host =
-        "the database URL names several hosts, and the tool connects to one: keep the host and port of the primary";
+    let one_host = "the database URL names several hosts: keep only the host and the port of the primary";
     for parameter in query.split('&') {
         let (name, value) = parameter.split_once('=').unwrap_or((parameter, ""));
         // Part of a password would follow in the message below.
@@ -162,9 +161,8 @@ fn refuse_ignored(url: &str) -> Result<()> {
         let is_list =
             matches!(name, "host" | "hostaddr" | "port") && value.to_lowercase().replace("%2c", ",").contains(',');
         CliError::refuse_if(is_list, one_host)?;
-        let selects_host = name == "target_session_attrs" && value != "any";
-        let is_known =
-            is_setting || name.is_empty() || !selects_host && PARAMETERS.split(' ').any(|known| known == name);
+        let selects = name == "target_session_attrs" && value != "any";
+        let is_known = is_setting || name.is_empty() || !selects && PARAMETERS.split(' ').any(|known| known == name);
         let why = format!("the database URL has the parameter \"{name}\", which has no effect: correct or remove it");
         CliError::refuse_if(!is_known, why)?;
     }

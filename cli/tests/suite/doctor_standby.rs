@@ -135,7 +135,7 @@ async fn without_a_synchronous_standby_doctor_names_the_setting_and_a_command_sa
     tool(&["limit", "a", "k", "--rate", "1", "--period", "1s"]).refuses(3, &[spent]);
     let words = [
         "synchronous_standby_names=nobody",
-        "0 synchronous standbys",
+        "synchronous standbys: 0",
         "ALTER SYSTEM SET synchronous_standby_names = ''",
     ];
     examine(&node.url()).has("standbys", "problem", &words);
