@@ -122,9 +122,9 @@ fn parse(url: &str) -> Result<PgConnectOptions> {
     let is_postgres = ["postgres://", "postgresql://"].iter().any(|scheme| url.starts_with(scheme));
     let why = "the database URL does not begin with postgres://: use postgres://user:password@host/name";
     CliError::refuse_if(!is_postgres, why)?;
+    refuse_ignored(url)?;
     let options: PgConnectOptions =
         with_host(url).parse().map_err(|error| CliError::usage(format!("the database URL is invalid: {error}")))?;
-    refuse_ignored(url)?;
     // sqlx keeps the brackets around an IPv6 address, with which it is no host.
     let host = options.get_host().trim_matches(['[', ']']).to_owned();
     let options = options.host(&host).disable_statement_logging();
@@ -147,20 +147,27 @@ const PARAMETERS: &str = "sslmode ssl-mode sslrootcert ssl-root-cert ssl-ca sslc
     channel_binding client_encoding connect_timeout fallback_application_name gssencmode keepalives keepalives_count keepalives_idle \
     keepalives_interval load_balance_hosts target_session_attrs tcp_user_timeout";
 
-/// Refuses what sqlx ignores: with a typo in `sslmode`, no certificate would be checked.
+/// Refuses what sqlx ignores: with a typo in `sslmode`, no certificate would be checked. And lists of hosts, which it cannot read.
 fn refuse_ignored(url: &str) -> Result<()> {
     let query = url.split('#').next().and_then(|url| url.split_once('?')).map_or("", |(_, query)| query);
+    let one_host = "the database URL names several hosts: keep only the host and the port of the primary";
     for parameter in query.split('&') {
-        let name = parameter.split_once('=').map_or(parameter, |(name, _)| name);
+        let (name, value) = parameter.split_once('=').unwrap_or((parameter, ""));
         // Part of a password would follow in the message below.
         let why = "the database URL has a ? before its host: in a password, write it as %3F";
         CliError::refuse_if(name.contains('@'), why)?;
         let setting = name.replace("%5B", "[").replace("%5D", "]");
         let is_setting = setting.starts_with("options[") && setting.ends_with(']');
-        let is_known = is_setting || name.is_empty() || PARAMETERS.split(' ').any(|known| known == name);
+        let is_list =
+            matches!(name, "host" | "hostaddr" | "port") && value.to_lowercase().replace("%2c", ",").contains(',');
+        CliError::refuse_if(is_list, one_host)?;
+        let selects = name == "target_session_attrs" && value != "any";
+        let is_known = is_setting || name.is_empty() || !selects && PARAMETERS.split(' ').any(|known| known == name);
         let why = format!("the database URL has the parameter \"{name}\", which has no effect: correct or remove it");
         CliError::refuse_if(!is_known, why)?;
     }
+    let authority = url.split(['/', '?', '#']).nth(2).and_then(|authority| authority.rsplit('@').next());
+    CliError::refuse_if(authority.is_some_and(|hosts| hosts.contains(',')), one_host)?;
     let mode = std::env::var_os("PGSSLMODE").unwrap_or_default();
     let is_valid = mode.is_empty() || mode.to_str().is_some_and(|mode| mode.parse::<PgSslMode>().is_ok());
     let mode = mode.to_string_lossy();
@@ -310,6 +317,7 @@ mod tests {
             ("ssl_mode=require", "\"ssl_mode\""),
             ("sslmode=verify-full&sslcrl=x", "\"sslcrl\""),
             ("user=x&optoins=y", "\"optoins\""),
+            ("target_session_attrs=read-write", "\"target_session_attrs\""),
             ("options[geqo=off", "\"options[geqo\""),
             ("%00%1b", "\"%00%1b\""),
         ] {
@@ -318,6 +326,11 @@ mod tests {
         }
         let error = parse("postgres://u:5?secret@h/db").expect_err("an error").to_string();
         assert!(error.contains("%3F") && !error.contains("secret"), "{error}");
+        for url in ["u:secret@h:5727,h:5726/db", "h1,h2", "u:a,secret@/db?host=a,b&port=1,2", "u@h/db?hostaddr=1%2c2"] {
+            let error = parse(&format!("postgres://{url}")).expect_err(url).to_string();
+            assert!(error.contains("several hosts") && !error.contains("secret"), "{error}");
+        }
+        parse("postgres://u:a,b@h/db?target_session_attrs=any#,").expect("options");
         let known = "sslmode=require&ssl-root-cert=a&application_name=b&options=-c%20x%3d1&options[geqo]=off&options%5Bjit%5D=off\
                      &connect_timeout=10&channel_binding=require&&statement-cache-capacity=0#?odd";
         parse(&format!("postgres://u@h/db?{known}")).expect("options");

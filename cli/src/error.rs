@@ -64,6 +64,11 @@ impl CliError {
         ))
     }
 
+    /// The error of a call that takes or gives back tokens: it must not be repeated if its outcome is unknown.
+    pub(super) fn of_tokens(error: Error) -> Self {
+        if matches!(error, Error::OutcomeUnknown { .. }) { Self::failed(error) } else { error.into() }
+    }
+
     pub(super) const fn exit_code(&self) -> u8 {
         match self {
             Self::OutputClosed => 0,
@@ -84,6 +89,10 @@ impl From<Error> for CliError {
             Error::SchemaMissing { ref schema, .. } if schema != Schema::default().name() => {
                 Self::failed(format!("{error}\n(with --schema {schema})"))
             }
+            Error::OutcomeUnknown { last } => Self::failed(format!(
+                "the outcome of a commit is unknown: {}; it may have taken effect: run it again",
+                Error::database_message(&last)
+            )),
             Error::Pooler { source } => Self::failed(format!(
                 "the connection has not kept its prepared statements: {}; connect to the server, not to a pooler in \
                  transaction mode",

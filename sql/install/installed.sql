@@ -68,6 +68,11 @@ SELECT
   CASE r.relkind WHEN 'r' THEN 'table' WHEN 'v' THEN 'view' ELSE 'not a table' END
     || CASE r.relpersistence WHEN 'p' THEN '' ELSE ' UNLOGGED' END
     || CASE WHEN r.relrowsecurity THEN ' ROW LEVEL SECURITY' ELSE '' END
+    || coalesce((
+      SELECT ' with the child ' || pg_catalog.string_agg(i.inhrelid::pg_catalog.regclass::text, ', ' ORDER BY i.inhrelid)
+      FROM pg_catalog.pg_inherits AS i
+      WHERE i.inhparent = r.oid
+    ), '')
 FROM relations AS r
 UNION ALL
 SELECT

@@ -1,6 +1,6 @@
--- Returns the problems that make the schema unsafe to migrate, one row each, and whether an object has another owner. Reads
--- system catalogs only, so that it runs no code of other roles. The names of the limiter's objects are filled in by the library.
--- Empty: all objects of the schema.
+-- Returns the problems that make the schema unsafe to migrate, one row each, whether an object has another owner, and the
+-- statement that removes a trigger or a rule. Reads system catalogs only, so that it runs no code of other roles. The names of
+-- the limiter's objects are filled in by the library. Empty: all objects of the schema.
 --
 -- A role that can create objects in the schema could put a table with a trigger, or a function, in the place of one of the
 -- limiter's. Its code would run as the role that migrates, or as the owner of the functions.
@@ -27,7 +27,7 @@ objects AS (
   JOIN home AS h ON h.oid = p.pronamespace
   WHERE p.proname::text IN (SELECT n.name FROM names AS n) OR NOT EXISTS (SELECT FROM names)
 )
-SELECT pg_catalog.format('%s belongs to the role %I', o.label, r.rolname) AS problem, true AS is_of_owner
+SELECT pg_catalog.format('%s belongs to the role %I', o.label, r.rolname) AS problem, true AS is_of_owner, NULL AS statement
 FROM objects AS o
 JOIN pg_catalog.pg_roles AS r ON r.oid = o.owner
 CROSS JOIN migrator AS m
@@ -35,12 +35,18 @@ WHERE r.oid <> m.oid
   -- A superuser has the rights of every role, and trusts only other superusers.
   AND NOT CASE WHEN m.rolsuper THEN r.rolsuper ELSE pg_catalog.pg_has_role(m.oid, r.oid, 'USAGE') END
 UNION ALL
-SELECT pg_catalog.format('%s has the trigger %I', o.label, t.tgname), false
+SELECT
+  pg_catalog.format('%s has the trigger %I', o.label, t.tgname),
+  false,
+  pg_catalog.format('DROP TRIGGER %I ON %s', t.tgname, o.oid::pg_catalog.regclass)
 FROM objects AS o
 JOIN pg_catalog.pg_trigger AS t ON t.tgrelid = o.oid
 WHERE NOT t.tgisinternal
 UNION ALL
-SELECT pg_catalog.format('%s has the rule %I', o.label, w.rulename), false
+SELECT
+  pg_catalog.format('%s has the rule %I', o.label, w.rulename),
+  false,
+  pg_catalog.format('DROP RULE %I ON %s', w.rulename, o.oid::pg_catalog.regclass)
 FROM objects AS o
 JOIN pg_catalog.pg_rewrite AS w ON w.ev_class = o.oid
 WHERE w.rulename <> '_RETURN'
@@ -50,7 +56,8 @@ SELECT DISTINCT
     WHEN a.grantee = 0 THEN 'every role can create objects in it'
     ELSE pg_catalog.format('the role %I can create objects in it', g.rolname)
   END,
-  false
+  false,
+  NULL
 FROM home AS h
 CROSS JOIN migrator AS m
 CROSS JOIN LATERAL pg_catalog.aclexplode(h.nspacl) AS a

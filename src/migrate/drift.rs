@@ -88,8 +88,15 @@ pub enum Drift {
         /// The statements that give the objects to their owner. Empty if the role cannot read which role that is.
         statements: Vec<String>,
     },
-    /// The schema or an object in it is not safe: a foreign owner, a trigger, a rule, or a role that can create objects.
+    /// The schema or an object in it is not safe: a foreign owner, or a role that can create objects.
     Untrusted(String),
+    /// A table of the limiter has a trigger or a rule, whose code would run with the rights of the owner. `migrate` rejects it.
+    Attached {
+        /// The table, and the trigger or the rule.
+        problem: String,
+        /// The statement that removes it.
+        statement: String,
+    },
 }
 
 impl Drift {
@@ -135,6 +142,7 @@ impl fmt::Display for Drift {
             Self::RecordsHidden => f.write_str("other roles cannot read the tables migrations and objects"),
             Self::Misowned { problem, statements } => f.write_str(&with_remedy(problem, statements)),
             Self::Untrusted(problem) => f.write_str(problem),
+            Self::Attached { problem, statement } => write!(f, "{problem}: {statement}"),
         }
     }
 }
@@ -303,7 +311,10 @@ pub(super) fn drift(installed: &Installed, schema: &Schema, engine: Engine, with
     found.extend(misowned());
     let is_said = |problem: &&Problem| problem.is_of_owner && installed.misowned.is_some();
     let problems = installed.untrusted.iter().filter(|problem| !is_said(problem));
-    found.extend(problems.map(|problem| Drift::Untrusted(problem.text.clone())));
+    found.extend(problems.cloned().map(|Problem { text, statement, .. }| match statement {
+        Some(statement) => Drift::Attached { problem: text, statement: format!("{statement};") },
+        None => Drift::Untrusted(text),
+    }));
     found
 }
 

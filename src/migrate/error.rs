@@ -90,7 +90,7 @@ pub enum MigrateError {
     },
     /// The schema is not safe: another role can create objects in it, or owns or has changed an object with one of the limiter's
     /// names. Code of that role could run as the role that migrates.
-    #[error("the schema \"{schema}\" is not safe: {}; {WAYS_OUT}", few(.problems))]
+    #[error("the schema \"{schema}\" is not safe: {}", with_ways_out(.problems))]
     Untrusted {
         /// The schema.
         schema: String,
@@ -129,8 +129,12 @@ pub(super) fn with_remedy(problem: &str, statements: &[String]) -> String {
     }
 }
 
-fn few(problems: &[String]) -> String {
-    few_of(problems, "; ")
+/// Between a trigger or a rule and the statement that removes it.
+pub(super) const REMOVE: &str = ": run ";
+
+fn with_ways_out(problems: &[String]) -> String {
+    let few = few_of(problems, "; ");
+    if problems.iter().all(|problem| problem.contains(REMOVE)) { few } else { format!("{few}; {WAYS_OUT}") }
 }
 
 /// The first few, and the number of the others.

@@ -147,6 +147,8 @@ pub(super) struct Problem {
     pub(super) text: String,
     /// An object has another owner.
     pub(super) is_of_owner: bool,
+    /// It removes a trigger or a rule.
+    pub(super) statement: Option<String>,
 }
 
 #[cfg(test)]

@@ -62,7 +62,10 @@ pub(super) async fn untrusted(
 
 async fn problems(conn: &mut PgConnection, sql: String) -> Result<Vec<Problem>, sqlx::Error> {
     let rows = sqlx::raw_sql(AssertSqlSafe(sql)).fetch_all(conn).await?;
-    rows.iter().map(|row| Ok(Problem { text: row.try_get(0)?, is_of_owner: row.try_get(1)? })).collect()
+    let problem = |row: &sqlx::postgres::PgRow| {
+        Ok(Problem { text: row.try_get(0)?, is_of_owner: row.try_get(1)?, statement: row.try_get(2)? })
+    };
+    rows.iter().map(problem).collect()
 }
 
 /// The rows of a table, read as JSON, because the table of a newer release may have more columns.

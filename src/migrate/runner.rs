@@ -4,6 +4,7 @@ use sqlx::{Connection, PgConnection, PgPool, Row};
 
 use crate::error::{Engine, MigrationCause, with_hint};
 use crate::migrate::drift::{Plan, drift, occupied};
+use crate::migrate::error::REMOVE;
 use crate::migrate::failure::Failure;
 use crate::migrate::functions::functions;
 use crate::migrate::installed::{Installed, Misowned, Problem};
@@ -412,6 +413,8 @@ impl Migrator {
             plan.recorded.clone_from(&plan.functions);
         }
         if plan.is_empty() {
+            // Their code runs in every call, whoever migrates.
+            self.trust(installed.untrusted.iter().filter(|one| one.statement.is_some()).cloned().collect())?;
             return Ok((installed, plan));
         }
         let problems = untrusted(conn, &self.schema, plan.parts).await?;
@@ -444,7 +447,11 @@ impl Migrator {
         if problems.is_empty() {
             return Ok(());
         }
-        Err(Failure::Untrusted(problems.into_iter().map(|problem| problem.text).collect()))
+        let text = |problem: Problem| match problem.statement {
+            Some(statement) => format!("{}{REMOVE}{statement}", problem.text),
+            None => problem.text,
+        };
+        Err(Failure::Untrusted(problems.into_iter().map(text).collect()))
     }
 
     /// The SQL that creates the schema and the tables of records.

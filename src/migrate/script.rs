@@ -93,7 +93,8 @@ fn refuse(schema: &Schema, parts: &[Part]) -> String {
     let required = tables(parts).filter(Line::is_required).map(|line| line.which);
     let views = tables(parts).filter(|line| line.what == "table" && line.definition == "view").map(|line| line.which);
     let missing = schema.render(&format!(
-        "SELECT DISTINCT pg_catalog.format('the relation %I is not the rate limiter''s', c.relname) AS problem, false\n\
+        "SELECT DISTINCT pg_catalog.format('the relation %I is not the rate limiter''s', c.relname) AS problem, \
+           false, NULL AS statement\n\
          FROM pg_catalog.unnest('{{{}}}'::text[]) AS u (which)\n\
          JOIN pg_catalog.pg_class AS c ON c.relname::text = pg_catalog.split_part(u.which, '.', 1)\n  \
            AND c.relnamespace = pg_catalog.to_regnamespace(pg_catalog.rtrim($schema$rate_limit.$schema$, '.'))\n\
@@ -103,7 +104,8 @@ fn refuse(schema: &Schema, parts: &[Part]) -> String {
         required.chain(views).collect::<Vec<_>>().join(", ")
     ));
     format!(
-        "DO $trust$\nDECLARE\n  problems text;\nBEGIN\n  SELECT pg_catalog.string_agg(u.problem, '; ' ORDER BY u.problem)\n  \
+        "DO $trust$\nDECLARE\n  problems text;\nBEGIN\n  \
+         SELECT pg_catalog.string_agg(pg_catalog.concat_ws(': ', u.problem, u.statement), '; ' ORDER BY u.problem)\n  \
          INTO problems\n  FROM (\n{}  ) AS u;\n  IF problems IS NOT NULL THEN\n    RAISE EXCEPTION 'the schema is not safe: %', \
          problems\n      USING ERRCODE = 'insufficient_privilege', HINT = '{WAYS_OUT}';\n  END IF;\nEND\n$trust$;",
         indented(&format!("{missing}UNION ALL (\n{})\n", indented(&install(schema, UNTRUSTED, parts))))

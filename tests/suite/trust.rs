@@ -96,10 +96,20 @@ async fn triggers_and_rules_of_others_are_rejected() {
     ] {
         database.execute(make).await;
         let drift = Migrator::default().check(&database.pool).await.expect("checked");
-        assert!(drift.len() == 1 && drift[0].to_string().contains("the relation rate_limits has the "), "{drift:?}");
+        let [Drift::Attached { problem, statement }] = &drift[..] else { panic!("{drift:?}") };
+        assert!(problem.contains("the relation rate_limits has the "), "{problem}");
+        assert_eq!(*statement, format!("{drop};"));
+        let printed = sqlx::raw_sql(AssertSqlSafe(script(&Schema::default(), Contents::All, Part::ALL)));
+        let refused = printed.execute(&database.pool).await.expect_err("refused").to_string();
+        assert!(refused.contains(drop), "{refused}");
+        // Also if there is nothing else to do.
+        let refused = migrate(&database.pool).await.expect_err("refused");
+        assert!(matches!(refused, MigrateError::Untrusted { .. }), "{refused:?}");
+        let refused = refused.to_string();
+        assert!(refused.ends_with(&format!(": run {drop}")), "{refused}");
         database.execute("ALTER FUNCTION rate_limit._held STABLE").await;
         assert!(matches!(migrate(&database.pool).await, Err(MigrateError::Untrusted { .. })));
-        database.execute(drop).await;
+        database.execute(statement).await;
         migrate(&database.pool).await.expect("migrated");
     }
 }

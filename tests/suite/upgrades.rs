@@ -173,6 +173,10 @@ async fn drift_in_tables_owners_and_privileges_is_reported() {
             &["the table answers is table UNLOGGED; expected: table"],
         ),
         (
+            "CREATE TABLE archive () INHERITS (rate_limit.answers)".into(),
+            &["the table answers is table with the child public.archive; expected: table"],
+        ),
+        (
             "DROP VIEW rate_limit.buckets; ALTER TABLE rate_limit.rate_limits ALTER COLUMN value TYPE real".into(),
             &["the column rate_limits.value is real NOT NULL; expected: double precision NOT NULL"],
         ),

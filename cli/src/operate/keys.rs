@@ -102,7 +102,8 @@ pub(crate) async fn decide(op: Op, args: DecideArgs, database: &Database) -> Res
     refuse_impossible(op, &call, &limits, json)?;
     let limiter = database.limiter(limits, secret).await?;
     let progress = Progress::of("waiting for the database");
-    let decision = if op == Op::Check { limiter.check(call).await? } else { limiter.limit(call).await? };
+    let decision = if op == Op::Check { limiter.check(call).await } else { limiter.limit(call).await };
+    let decision = decision.map_err(CliError::of_tokens)?;
     drop(progress);
     output::line_if_open(if json { json::line(&json::decision(&decision)) } else { human(&decision) })?;
     Ok(ExitCode::from(u8::from(decision.is_denied())))

@@ -105,10 +105,8 @@ async fn on(args: &MigrateArgs, database: &Database) -> Result<ExitCode> {
     let is_privilege =
         |one: &&Drift| one.is_repaired_by_migrate() && matches!(one, Drift::ExtraGrant { .. } | Drift::RecordsHidden);
     let mut privileges: Vec<&Drift> = drift.iter().filter(is_privilege).collect();
-    if !privileges.is_empty() {
-        let left = migrator.check(&pool).await.map_err(CliError::failed)?;
-        privileges.retain(|one| !left.contains(one));
-    }
+    let left = migrator.check(&pool).await.map_err(CliError::failed)?;
+    privileges.retain(|one| !left.contains(one));
     pool.close().await;
     drop(progress);
     output::line(match args.json {
@@ -122,7 +120,11 @@ async fn on(args: &MigrateArgs, database: &Database) -> Result<ExitCode> {
         })),
         false => format!("schema \"{schema}\" is at version {}: {}", report.version, done(&report, &privileges)),
     })?;
-    Ok(ExitCode::SUCCESS)
+    // As after a restore of a part, or before its end.
+    let missing: Vec<_> = left.iter().filter(|one| matches!(one, Drift::ObjectMissing { .. })).map(found).collect();
+    let why = "migrate does not change existing tables: restore the whole schema, or create what is missing by hand";
+    let why = format!("calls can fail: {}; {why}", missing.concat().join("; "));
+    if missing.is_empty() { Ok(ExitCode::SUCCESS) } else { Err(CliError::failed(why)) }
 }
 
 fn difference(drift: &Drift) -> Value {
@@ -136,6 +138,7 @@ fn found(drift: &Drift) -> Vec<String> {
             let run = if statements.is_empty() { "" } else { "; let a superuser, or a member of both roles, run:" };
             std::iter::once(format!("-- {problem}{run}")).chain(statements.iter().cloned()).collect()
         }
+        Drift::Attached { problem, statement } => vec![format!("-- {problem}; run:"), statement.clone()],
         other => vec![other.to_string()],
     }
 }

@@ -190,6 +190,31 @@ async fn a_missing_or_incomplete_schema_is_a_problem() {
     examine(&database.url).has("tables", "problem", &["rate_limits", "ALTER TABLE", "DISABLE ROW LEVEL SECURITY"]);
     database.execute("ALTER TABLE rate_limit.rate_limits DISABLE ROW LEVEL SECURITY").await;
 
+    database.execute("CREATE TABLE archive () INHERITS (rate_limit.rate_limits)").await;
+    examine(&database.url).has(
+        "tables",
+        "problem",
+        &["rate_limits is table with the child public.archive", "NO INHERIT"],
+    );
+    database.execute("DROP TABLE archive").await;
+
+    // As after a restore of the table alone.
+    let (constraint, missing) =
+        ("rate_limit.rate_limits DROP CONSTRAINT rate_limits_pkey", "rate_limits_pkey is missing");
+    database.execute(&format!("ALTER TABLE {constraint}")).await;
+    let found = examine(&database.url);
+    found.has("tables", "problem", &[missing, "pg_restore", "migrate --print"]);
+    assert!(!found.by_check["tables"].to_string().contains("SET LOGGED"), "{:?}", found.by_check);
+    for records in ["", "TRUNCATE rate_limit.migrations, rate_limit.objects"] {
+        database.execute(records).await;
+        let migrated = run(Some(&database.url), &["migrate"], "");
+        assert_eq!(migrated.code, Some(3), "{}", migrated.stdout);
+        assert!(migrated.stderr.contains(missing) && migrated.stderr.contains("by hand"), "{}", migrated.stderr);
+    }
+    let key = "ALTER TABLE rate_limit.rate_limits ADD CONSTRAINT rate_limits_pkey PRIMARY KEY (name, key, shard)";
+    database.execute(key).await;
+    run(Some(&database.url), &["migrate"], "").says(0, "schema \"rate_limit\" is at version 1: nothing to do");
+
     database.execute("UPDATE rate_limit.migrations SET version = 0").await;
     examine(&database.url).has("schema", "warning", &["version 0", "the newest is 1", "pg-limiter migrate"]);
     database.execute("UPDATE rate_limit.migrations SET version = 1").await;

@@ -114,3 +114,31 @@ async fn on_a_standby_the_primary_is_advised() {
     // The role may read everything.
     assert!(!found.by_check["isolation"].to_string().contains("owner"), "{:?}", found.by_check);
 }
+
+#[tokio::test(flavor = "multi_thread")]
+async fn without_a_synchronous_standby_doctor_names_the_setting_and_a_command_says_whether_to_repeat_it() {
+    let node = Node::start(&[]).await;
+    let mut conn = PgConnection::connect(&node.url()).await.expect("connect");
+    pg_limiter::migrate::migrate_on(&mut conn).await.expect("migrate");
+    assert!(!examine(&node.url()).by_check.contains_key("standbys"));
+    for sql in ["ALTER SYSTEM SET synchronous_standby_names = 'nobody'", "SELECT pg_reload_conf()"] {
+        sqlx::raw_sql(sql).execute(&mut conn).await.expect("configured");
+    }
+    until(&mut conn, "current_setting('synchronous_standby_names') = 'nobody'").await;
+    let tool = |args: &[&str]| run(Some(&node.url()), args, "");
+    for args in [&["queue", "pause", "q"][..], &["block", "ban", "k", "1h"], &["prune"]] {
+        let run = tool(args);
+        assert!(!run.stderr.contains("tokens"), "{args:?}: {}", run.stderr);
+        if args[0] != "prune" {
+            run.refuses(3, &["the outcome of a commit is unknown", "may have taken effect: run it again"]);
+        }
+    }
+    let spent = "count the tokens as spent";
+    tool(&["limit", "a", "k", "--rate", "1", "--period", "1s"]).refuses(3, &[spent]);
+    let words = [
+        "synchronous_standby_names=nobody",
+        "synchronous standbys: 0",
+        "ALTER SYSTEM SET synchronous_standby_names = ''",
+    ];
+    examine(&node.url()).has("standbys", "problem", &words);
+}

@@ -4,6 +4,7 @@ use pg_limiter::migrate::Use;
 use pg_limiter::migrate::migrate;
 
 use crate::binary::run;
+use crate::doctor::examine;
 use crate::support::other_role::{OtherRole, objects_in_the_way};
 use crate::support::{Database, guide};
 
@@ -18,6 +19,22 @@ async fn migrate_rejects_objects_of_another_role() {
         assert!(refused.code == Some(3) && refused.stderr.contains("not safe"), "{}", refused.stderr);
         other.drop().await;
     }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_trigger_on_a_table_is_rejected_with_the_statement_that_removes_it() {
+    let database = Database::migrated().await;
+    let trigger = "CREATE FUNCTION aud() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN RETURN NEW; END $$;
+        CREATE TRIGGER aud AFTER INSERT ON rate_limit.rate_limits FOR EACH ROW EXECUTE FUNCTION aud()";
+    database.execute(trigger).await;
+    let drop = "DROP TRIGGER aud ON rate_limit.rate_limits";
+    run(Some(&database.url), &["migrate"], "").refuses(3, &["not safe", drop]);
+    let checked = run(Some(&database.url), &["migrate", "--check"], "");
+    checked.says(1, &format!("-- the relation rate_limits has the trigger aud; run:\n{drop};"));
+    let found = examine(&database.url);
+    found.has("tables", "problem", &["trigger aud", drop]).has("owners", "ok", &[]);
+    database.execute(checked.stdout.trim()).await;
+    run(Some(&database.url), &["migrate"], "").says(0, "schema \"rate_limit\" is at version 1: nothing to do");
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -69,6 +69,7 @@ async fn examine(args: &DoctorArgs, session: &mut Session, report: &mut Report) 
         // First, because a very short one ends the session at a check that is refused.
         report.add("time-outs", settings.timeouts());
         report.add("durability", settings.durability(session.is_yugabyte));
+        report.add_made("standbys", settings.standbys(session).await)?;
         report.add_made("writing", settings.writable(session).await)?;
         limiter(session, &settings, args.old_transaction, report).await?;
         report.add_made("connections", settings::connections(session).await)?;

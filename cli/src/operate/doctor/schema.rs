@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 
 use sqlx::AssertSqlSafe;
 
-use crate::operate::doctor::{BOUNDS, Finding, Findings, PLAIN, Session};
+use crate::operate::doctor::{BOUNDS, Finding, Findings, PLAIN, Session, State};
 use crate::text::many;
 use pg_limiter::Schema;
 use pg_limiter::migrate::MigrateError::{Busy, Database, Privilege, ReadOnly};
@@ -95,7 +95,7 @@ pub(super) async fn drift(session: &mut Session, tables: &BTreeSet<String>) -> s
 
 /// `shipped` is the number of functions that belong to what is installed.
 fn judge(session: &Session, drift: &[Drift], shipped: usize) -> Findings {
-    let finding = |is_of_it: fn(&Drift) -> bool, advice: String, ok: String| {
+    let finding = |is_of_it: fn(&Drift) -> bool, advice: String, ok: &str| {
         let problems: Vec<String> = drift.iter().filter(|one| is_of_it(one)).map(ToString::to_string).collect();
         if problems.is_empty() { Finding::ok(ok) } else { Finding::problem(problems.join("; ")).advise(advice) }
     };
@@ -103,13 +103,20 @@ fn judge(session: &Session, drift: &[Drift], shipped: usize) -> Findings {
     let functions = finding(
         |one| one.is_repaired_by_migrate() && !matches!(one, Drift::MigrationMissing { .. } | Drift::ExtraGrant { .. }),
         format!("{migrate}: it creates or replaces them, and keeps their grants."),
-        format!("all {shipped} functions are those of this release"),
+        &format!("all {shipped} functions are those of this release"),
     );
-    let tables = finding(
-        |one| matches!(one, Drift::ObjectMissing { .. } | Drift::ObjectChanged { .. } | Drift::MigrationChanged { .. }),
-        "Restore them by hand (ALTER TABLE .. SET LOGGED, DISABLE ROW LEVEL SECURITY, ALTER COLUMN .. TYPE): migrate does not \
-         change existing tables.".to_owned(),
-        "all tables, columns and indexes match the migrations".to_owned(),
+    const ALL: &str = "all tables, columns and indexes match the migrations";
+    let missing = finding(
+        |one| matches!(one, Drift::ObjectMissing { .. }),
+        "Create them. If a restore is under way, its end does so (pg_restore --section=post-data). Otherwise copy their \
+         definitions from pg-limiter migrate --print: migrate does not change existing tables.".to_owned(),
+        ALL,
+    );
+    let changed = finding(
+        |one| matches!(one, Drift::ObjectChanged { .. } | Drift::MigrationChanged { .. }),
+        "Restore them by hand (ALTER TABLE .. SET LOGGED, DISABLE ROW LEVEL SECURITY, NO INHERIT, ALTER COLUMN .. TYPE): migrate \
+         does not change existing tables.".to_owned(),
+        ALL,
     );
     let owners = finding(
         |one| matches!(one, Drift::Untrusted(_) | Drift::Misowned { .. }),
@@ -117,8 +124,14 @@ fn judge(session: &Session, drift: &[Drift], shipped: usize) -> Findings {
             "{migrate} --check: it prints the statements that give objects to their owner. Revoke CREATE on the schema from \
              other roles."
         ),
-        "all objects have one owner, and no other role can create objects in the schema".to_owned(),
+        "all objects have one owner, and no other role can create objects in the schema",
     );
+    let attached = drift.iter().filter_map(|one| {
+        let Drift::Attached { problem, statement } = one else { return None };
+        Some(Finding::problem(problem).advise(format!("{statement} -- its code runs in calls, and migrate refuses it")))
+    });
+    let tables = [missing, changed].into_iter().chain(attached).filter(|finding| finding.state > State::Ok);
+    let tables = tables.reduce(Finding::and).unwrap_or_else(|| Finding::ok(ALL));
     let privileges = privileges(session, drift);
     vec![("functions", functions), ("tables", tables), ("owners", owners), ("privileges", privileges)]
 }

@@ -97,12 +97,32 @@ impl Settings {
             }))
     }
 
+    /// Without a synchronous standby, COMMIT waits. To a role without `pg_monitor`, states and waits are NULL.
+    pub(super) async fn standbys(&self, session: &mut Session) -> sqlx::Result<Option<Finding>> {
+        const NAMES: &str = "synchronous_standby_names";
+        if self.get(NAMES).is_none_or(str::is_empty) {
+            return Ok(None);
+        }
+        let sql = "SELECT (SELECT count(*) FROM pg_stat_replication \
+                     WHERE coalesce(sync_state, 'sync') IN ('sync', 'quorum')), \
+                     (SELECT count(*) FROM pg_stat_activity \
+                      WHERE wait_event = 'SyncRep' AND query_start < clock_timestamp() - interval '5 seconds'), \
+                     pg_is_in_recovery() OR current_setting('synchronous_commit') IN ('off', 'local')";
+        let (standbys, waiting, never_waits) = session.row::<(i64, i64, bool)>(sql).await?;
+        let counts = format!("synchronous standbys: {standbys}; sessions over 5 s in COMMIT: {waiting}");
+        let found = format!("{}; {counts}", self.shown(NAMES));
+        let finding = Finding::problem(found)
+            .advise("COMMIT waits for the standbys: start them, and check their delay. Without them:")
+            .advise("ALTER SYSTEM SET synchronous_standby_names = ''; SELECT pg_reload_conf();");
+        Ok((!never_waits).then(|| finding.ok_if(standbys > 0 && waiting == 0)))
+    }
+
     pub(super) async fn writable(&self, session: &mut Session) -> sqlx::Result<Finding> {
         let (standby,) = session.row("SELECT pg_is_in_recovery()").await?;
         const READ_ONLY: &str = "default_transaction_read_only";
         Ok(match self.get(READ_ONLY) {
             _ if standby => Finding::problem("this is a standby: it cannot take tokens")
-                .advise("Use the URL of the primary. With a list of hosts or a load balancer, select the server that accepts writes."),
+                .advise("Use the URL of the primary. It has one host: with a load balancer, select the server that accepts writes."),
             Some("on") => Finding::problem(format!("transactions are read-only: {}", self.shown(READ_ONLY)))
                 .advise("ALTER ROLE app_role RESET default_transaction_read_only; -- or ALTER DATABASE, or postgresql.conf"),
             _ => Finding::ok("a primary, and transactions may write"),

@@ -94,7 +94,7 @@ async fn of_key(app: &App, limiter: &Limiter, of: &Wanted, change: &str) -> Chan
             let expected = "a number of tokens above 0, such as 1";
             let count: f64 = number(StatusCode::UNPROCESSABLE_ENTITY, "count", &of.count, expected)?;
             CliError::refuse_if(!count.is_finite() || count <= 0.0, unexpected("count", &of.count, expected))?;
-            limiter.credit(Item::new(&*of.limit, &*key).count(count)).await?;
+            limiter.credit(Item::new(&*of.limit, &*key).count(count)).await.map_err(CliError::of_tokens)?;
             ("credited", "The tokens were given back.")
         }
         "unblock" => {
