@@ -90,7 +90,7 @@ async fn acquire(limiter: &Limiter, args: &ExecArgs, signals: &mut Signals) -> R
         let denied = {
             let mut attempt = std::pin::pin!(attempt(limiter, args));
             tokio::select! {
-                taken = &mut attempt => match taken? {
+                taken = &mut attempt => match taken.map_err(CliError::of_tokens)? {
                     Ok(lease) => return Ok(Ok(lease)),
                     Err(denied) => denied,
                 },
