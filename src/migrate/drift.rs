@@ -90,7 +90,7 @@ pub enum Drift {
     },
     /// The schema or an object in it is not safe: a foreign owner, or a role that can create objects.
     Untrusted(String),
-    /// A table of the limiter has a trigger or a rule, whose code would run with the rights of the owner. `migrate` rejects it.
+    /// A table of the limiter has a trigger or a rule. Its code would run with the rights of the owner: `migrate` rejects it.
     Attached {
         /// The table, and the trigger or the rule.
         problem: String,

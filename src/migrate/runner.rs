@@ -413,7 +413,7 @@ impl Migrator {
             plan.recorded.clone_from(&plan.functions);
         }
         if plan.is_empty() {
-            // Their code runs in every call, whoever migrates.
+            // Their code runs in every call.
             self.trust(installed.untrusted.iter().filter(|one| one.statement.is_some()).cloned().collect())?;
             return Ok((installed, plan));
         }

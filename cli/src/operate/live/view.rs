@@ -211,7 +211,7 @@ impl Counted {
 }
 
 impl From<i64> for Counted {
-    /// Of a count that has ended early, -1 less than the number so far, or one that is above [`COUNTED`].
+    /// A count that has ended early is above [`COUNTED`], or is -1 less than the number so far.
     fn from(counted: i64) -> Self {
         let how = if (0..=COUNTED).contains(&counted) { How::Exact } else { How::AtLeast };
         let number = if counted < 0 { !counted } else { counted.min(COUNTED) };

@@ -257,7 +257,7 @@ pub(super) async fn job(State(app): Shared, Query(wanted): Query<Wanted>) -> Res
     Ok(Page::live(format!("Job {id}"), body))
 }
 
-/// What a job waits for beside its time.
+/// The cause, beside its time, why a job waits.
 fn waits(blocked_by: Option<&str>, awaits_turn: bool) -> Option<Markup> {
     let unknown = |limit| html! { "a worker that defines the limit " (named(limit)) ", as the kind that it had" };
     blocked_by.map(unknown).or_else(|| awaits_turn.then(|| html! { "a turn of its group" }))
