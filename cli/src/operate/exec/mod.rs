@@ -22,7 +22,7 @@ pub(crate) async fn run(args: ExecArgs, database: &Database) -> Result<ExitCode>
     });
     if matches!(outcome, Outcome::Interrupted) {
         // bash ends a script or a loop at Ctrl-C only if the program in it died of the signal. This process handles it: a shell dies.
-        let _ = Command::new("/bin/sh").args(["-c", "kill -INT $$"]).exec(); // If it fails, the exit code is all.
+        let _ = Command::new("/bin/sh").args(["-c", "kill -INT $$; exit 130"]).exec(); // If it fails, the exit code is all.
     }
     Ok(outcome.exit_code(&args))
 }
