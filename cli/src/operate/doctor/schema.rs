@@ -14,7 +14,6 @@ use pg_limiter::migrate::{Drift, Migrator, Part, Use, functions, migrations};
 const HISTORY: &str = "migrations";
 pub(super) const JOBS: &str = "jobs";
 
-/// The names of the limiter's tables, as SQL strings.
 pub(crate) const TABLES: &str =
     "'rate_limits', 'answers', 'definitions', 'jobs', 'groups', 'workers', 'queues', 'turns', 'migrations', 'objects'";
 
