@@ -93,7 +93,6 @@ fn of_gate(rest: Option<Duration>, json: bool) -> String {
     }
 }
 
-/// `limit`, or `check` if that is the operation.
 pub(crate) async fn decide(op: Op, args: DecideArgs, database: &Database) -> Result<ExitCode> {
     let DecideArgs { what: PeekArgs { name, key, limit, secret, json }, count, leave, reserve } = args;
     let (limits, secret) = (limit.limits(&name, database).await?, secret.read()?);

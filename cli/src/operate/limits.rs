@@ -47,12 +47,13 @@ pub(crate) struct FileArgs {
 
 pub(crate) async fn run(command: LimitsCommand, database: &Database) -> Result<ExitCode> {
     match command {
-        LimitsCommand::Show { history: None, json } => show(json, &database.named()?).await?,
-        LimitsCommand::Show { history: Some(name), .. } => history(&name, &database.named()?).await?,
-        LimitsCommand::Diff(args) => return change(args, &database.named()?, false).await,
-        LimitsCommand::Apply(args) => return change(args, &database.named()?, true).await,
+        LimitsCommand::Show { history: None, json } => show(json, &database.named()?).await.map(|()| ExitCode::SUCCESS),
+        LimitsCommand::Show { history: Some(name), .. } => {
+            history(&name, &database.named()?).await.map(|()| ExitCode::SUCCESS)
+        }
+        LimitsCommand::Diff(args) => change(args, &database.named()?, false).await,
+        LimitsCommand::Apply(args) => change(args, &database.named()?, true).await,
     }
-    Ok(ExitCode::SUCCESS)
 }
 
 async fn show(json: bool, running: &Running) -> Result<()> {

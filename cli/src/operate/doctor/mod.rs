@@ -160,10 +160,11 @@ impl Report {
 
     fn text(&self) -> String {
         let width = self.0.iter().map(|(check, _)| check.len()).max().unwrap_or_default();
+        let colours = ["\u{1b}[32m", "\u{1b}[36m", "\u{1b}[33m", "\u{1b}[31m"];
         let mut lines = Vec::new();
         for (check, Finding { state, found, advice }) in &self.0 {
             // Only the first two columns are padded.
-            let (colour, end) = if output::colours() { (state.colour(), "\u{1b}[0m") } else { ("", "") };
+            let (colour, end) = if output::colours() { (colours[*state as usize], "\u{1b}[0m") } else { ("", "") };
             lines.push(format!("{colour}{:<7}{end}  {check:<width$}  {}", state.as_str(), one_line(found)));
             lines.extend(advice.iter().map(|advice| format!("{:9}{}", "", one_line(advice))));
         }
@@ -199,10 +200,6 @@ pub(crate) enum State {
 impl State {
     pub(crate) const fn as_str(self) -> &'static str {
         ["ok", "note", "warning", "problem"][self as usize]
-    }
-
-    const fn colour(self) -> &'static str {
-        ["\u{1b}[32m", "\u{1b}[36m", "\u{1b}[33m", "\u{1b}[31m"][self as usize]
     }
 }
 

@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 
 use sqlx::AssertSqlSafe;
 
-use crate::operate::doctor::{BOUNDS, Finding, Findings, PLAIN, Session, State};
+use crate::operate::doctor::{BOUNDS, Finding, Findings, PLAIN, Session};
 use crate::text::many;
 use pg_limiter::Schema;
 use pg_limiter::migrate::MigrateError::{Busy, Database, Privilege, ReadOnly};
@@ -14,7 +14,6 @@ use pg_limiter::migrate::{Drift, Migrator, Part, Use, functions, migrations};
 const HISTORY: &str = "migrations";
 pub(super) const JOBS: &str = "jobs";
 
-/// The names of the limiter's tables, as SQL strings.
 pub(crate) const TABLES: &str =
     "'rate_limits', 'answers', 'definitions', 'jobs', 'groups', 'workers', 'queues', 'turns', 'migrations', 'objects'";
 
@@ -95,43 +94,42 @@ pub(super) async fn drift(session: &mut Session, tables: &BTreeSet<String>) -> s
 
 /// `shipped` is the number of functions that belong to what is installed.
 fn judge(session: &Session, drift: &[Drift], shipped: usize) -> Findings {
-    let finding = |is_of_it: fn(&Drift) -> bool, advice: String, ok: &str| {
+    let finding = |is_of_it: fn(&Drift) -> bool, advice: &str| {
         let problems: Vec<String> = drift.iter().filter(|one| is_of_it(one)).map(ToString::to_string).collect();
-        if problems.is_empty() { Finding::ok(ok) } else { Finding::problem(problems.join("; ")).advise(advice) }
+        (!problems.is_empty()).then(|| Finding::problem(problems.join("; ")).advise(advice))
     };
     let migrate = migrate(&session.schema);
     let functions = finding(
         |one| one.is_repaired_by_migrate() && !matches!(one, Drift::MigrationMissing { .. } | Drift::ExtraGrant { .. }),
-        format!("{migrate}: it creates or replaces them, and keeps their grants."),
-        &format!("all {shipped} functions are those of this release"),
+        &format!("{migrate}: it creates or replaces them, and keeps their grants."),
     );
-    const ALL: &str = "all tables, columns and indexes match the migrations";
+    let functions =
+        functions.unwrap_or_else(|| Finding::ok(format!("all {shipped} functions are those of this release")));
     let missing = finding(
         |one| matches!(one, Drift::ObjectMissing { .. }),
         "Create them. If a restore is under way, its end does so (pg_restore --section=post-data). Otherwise copy their \
-         definitions from pg-limiter migrate --print: migrate does not change existing tables.".to_owned(),
-        ALL,
+         definitions from pg-limiter migrate --print: migrate does not change existing tables.",
     );
     let changed = finding(
         |one| matches!(one, Drift::ObjectChanged { .. } | Drift::MigrationChanged { .. }),
         "Restore them by hand (ALTER TABLE .. SET LOGGED, DISABLE ROW LEVEL SECURITY, NO INHERIT, ALTER COLUMN .. TYPE): migrate \
-         does not change existing tables.".to_owned(),
-        ALL,
+         does not change existing tables.",
     );
     let owners = finding(
         |one| matches!(one, Drift::Untrusted(_) | Drift::Misowned { .. }),
-        format!(
+        &format!(
             "{migrate} --check: it prints the statements that give objects to their owner. Revoke CREATE on the schema from \
              other roles."
         ),
-        "all objects have one owner, and no other role can create objects in the schema",
     );
+    let all_owned = "all objects have one owner, and no other role can create objects in the schema";
+    let owners = owners.unwrap_or_else(|| Finding::ok(all_owned));
     let attached = drift.iter().filter_map(|one| {
         let Drift::Attached { problem, statement } = one else { return None };
         Some(Finding::problem(problem).advise(format!("{statement} -- its code runs in calls, and migrate refuses it")))
     });
-    let tables = [missing, changed].into_iter().chain(attached).filter(|finding| finding.state > State::Ok);
-    let tables = tables.reduce(Finding::and).unwrap_or_else(|| Finding::ok(ALL));
+    let tables = missing.into_iter().chain(changed).chain(attached).reduce(Finding::and);
+    let tables = tables.unwrap_or_else(|| Finding::ok("all tables, columns and indexes match the migrations"));
     let privileges = privileges(session, drift);
     vec![("functions", functions), ("tables", tables), ("owners", owners), ("privileges", privileges)]
 }

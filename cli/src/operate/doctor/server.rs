@@ -36,8 +36,18 @@ fn judge_engine(text: &str) -> (Finding, bool) {
     let version = version.filter(|_| other.is_none()).unwrap_or_default();
     let release = pg_limiter::Engine::yugabyte_release(version);
     let mut parts = release.unwrap_or(version).split(|c: char| !c.is_ascii_digit()).map_while(|part| part.parse().ok());
+    let found = format!("PostgreSQL {version}");
+    let update = format!("Update to PostgreSQL {OLDEST} or later.");
     let finding = match (release, parts.next(), parts.next()) {
-        (None, Some(major), _) => judge_postgres(version, major),
+        (None, Some(OLDEST..=NEWEST), _) => Finding::ok(found),
+        (None, Some(OLDEST_THAT_RUNS..OLDEST), _) => {
+            Finding::warning(format!("{found}: the SQL runs, but this version is not supported")).advise(update)
+        }
+        (None, Some(0..OLDEST_THAT_RUNS), _) => Finding::problem(format!("{found} is too old")).advise(update),
+        (None, Some(_), _) => Finding::note(format!(
+            "{found} is newer than the versions that this release was tested with (up to {NEWEST})"
+        ))
+        .advise("Check for a newer release of pg-limiter."),
         (Some(release), Some(year), Some(half)) if (year, half) < OLDEST_YUGABYTE => {
             Finding::problem(format!("YugabyteDB {release} is too old")).advise("Update to YugabyteDB 2024.2 or later.")
         }
@@ -50,31 +60,14 @@ fn judge_engine(text: &str) -> (Finding, bool) {
     (finding, release.is_some())
 }
 
-fn judge_postgres(version: &str, major: u32) -> Finding {
-    let found = format!("PostgreSQL {version}");
-    let update = format!("Update to PostgreSQL {OLDEST} or later.");
-    match major {
-        OLDEST..=NEWEST => Finding::ok(found),
-        OLDEST_THAT_RUNS..OLDEST => {
-            Finding::warning(format!("{found}: the SQL runs, but this version is not supported")).advise(update)
-        }
-        0..OLDEST_THAT_RUNS => Finding::problem(format!("{found} is too old")).advise(update),
-        _ => Finding::note(format!(
-            "{found} is newer than the versions that this release was tested with (up to {NEWEST})"
-        ))
-        .advise("Check for a newer release of pg-limiter."),
-    }
-}
-
 const SERIALIZABLE: &str = "serializable";
 const READ_COMMITTED: &str = "read committed";
 
 pub(super) async fn isolation(session: &mut Session) -> sqlx::Result<Finding> {
     // The setting of YugabyteDB may name another level than the one in force.
-    let sql = if session.is_yugabyte {
-        "SELECT yb_get_effective_transaction_isolation_level()::text"
-    } else {
-        "SELECT current_setting('transaction_isolation')"
+    let sql = match session.is_yugabyte {
+        true => "SELECT yb_get_effective_transaction_isolation_level()::text",
+        false => "SELECT current_setting('transaction_isolation')",
     };
     let (serializable,): (String,) = first(session.rows_at(SERIALIZABLE, sql).await?)?;
     let (read_committed,): (String,) = first(session.rows_at(READ_COMMITTED, sql).await?)?;

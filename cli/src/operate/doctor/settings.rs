@@ -43,11 +43,10 @@ impl Settings {
 
     pub(super) fn timeouts(&self) -> Finding {
         let shorter = |name: &&str, most| self.number(name).is_some_and(|value| (1..most).contains(&value));
-        let short: Vec<&str> = TIMEOUTS.into_iter().filter(|name| shorter(name, SHORT)).collect();
+        let short = TIMEOUTS.into_iter().filter(|name| shorter(name, SHORT)).collect::<Vec<_>>().join(", ");
         let set = TIMEOUTS.iter().filter(|name| shorter(name, i64::MAX)).map(|name| self.shown(name));
-        let shown = set.collect::<Vec<_>>().join(", ");
-        let found = if shown.is_empty() { "none is set".to_owned() } else { format!("{shown} (in ms)") };
-        let short = short.join(", ");
+        let set = set.collect::<Vec<_>>().join(", ");
+        let found = if set.is_empty() { "none is set".to_owned() } else { format!("{set} (in ms)") };
         match self.get("idle_in_transaction_session_timeout") {
             _ if !short.is_empty() => Finding::warning(found)
                 .advise(format!("{short}: less than a second ends transactions that only wait for a row lock. Raise it:"))

@@ -49,11 +49,10 @@ async fn fetch(address: &str) -> Result<String, Error> {
 /// Reads lines of `--name=value`. Continuation lines of long values are skipped: no check needs them.
 fn parse(answer: &str) -> Result<Flags, Error> {
     let status = answer.lines().next().unwrap_or_default();
-    let mut words = status.split_whitespace();
-    match (words.next().is_some_and(|protocol| protocol.starts_with("HTTP/")), words.next()) {
-        (true, Some("200")) => {}
-        (true, Some(_)) => return Err(Error::other(format!("the server returned {status}"))),
-        _ => return Err(Error::other("the server does not speak HTTP")),
+    match status.strip_prefix("HTTP/").and_then(|rest| rest.split_whitespace().nth(1)) {
+        Some("200") => {}
+        Some(_) => return Err(Error::other(format!("the server returned {status}"))),
+        None => return Err(Error::other("the server does not speak HTTP")),
     }
     let (_, page) = answer.split_once("\r\n\r\n").ok_or_else(|| Error::other("the response is incomplete"))?;
     let flag = |line: &str| {
@@ -68,9 +67,7 @@ const SKIP_PREFIX_LOCKS: &str = "skip_prefix_locks";
 const READ_COMMITTED: &str = "yb_enable_read_committed_isolation";
 const WAIT_QUEUES: &str = "enable_wait_queues";
 const ADVISORY_LOCKS: &str = "ysql_yb_enable_advisory_locks";
-const CLOCK_SKEW: &str = "max_clock_skew_usec";
 
-/// Returns one finding for each flag. If they cannot be read, returns one that explains how to check them.
 pub(super) async fn check(address: &str) -> Findings {
     match flags(PATIENCE, address).await {
         Ok(flags) => judge(&flags),
@@ -87,7 +84,7 @@ pub(super) async fn check(address: &str) -> Findings {
 }
 
 fn judge(flags: &Flags) -> Findings {
-    let names = [SKIP_PREFIX_LOCKS, READ_COMMITTED, WAIT_QUEUES, ADVISORY_LOCKS, CLOCK_SKEW];
+    let names = [SKIP_PREFIX_LOCKS, READ_COMMITTED, WAIT_QUEUES, ADVISORY_LOCKS, "max_clock_skew_usec"];
     names.map(|name| (name, judge_flag(name, flags.get(name).map(String::as_str)))).into()
 }
 

@@ -166,8 +166,7 @@ async fn give_back(limiter: &Limiter, args: &ExecArgs, attempt: impl Future<Outp
     let giving_back = async {
         match attempt.await {
             Ok(Ok(lease)) => release(limiter, args, lease, &args.names()).await.is_ok(),
-            Ok(Err(_)) => true,
-            Err(error) => !matches!(error, Error::OutcomeUnknown { .. }),
+            answer => !matches!(answer, Err(Error::OutcomeUnknown { .. })),
         }
     };
     if !tokio::time::timeout(PATIENCE, giving_back).await.unwrap_or(false) {
@@ -217,6 +216,7 @@ async fn work(args: &ExecArgs, lease: &Lease, signals: &mut Signals) -> Outcome 
                 output::note(format!("{what}: {names}; the slots stay taken until they end"));
             }
         }
+        let due = kill_at.filter(|at| *at > Instant::now());
         tokio::select! {
             biased;
             () = ends_soon(lease, early), if !is_lost => {
@@ -241,7 +241,7 @@ async fn work(args: &ExecArgs, lease: &Lease, signals: &mut Signals) -> Outcome 
                 }
             }
             () = processes.change() => {}
-            () = due(kill_at) => {}
+            () = tokio::time::sleep_until(due.unwrap_or_else(Instant::now).into()), if due.is_some() => {}
             // If this process is stopped, the command ends when it would lose the lease.
             _ = beats.tick(), if !early.is_zero() && !is_lost => {
                 processes.hold(lease.ends_in().saturating_sub(early).max(LEAST_BEAT));
@@ -260,19 +260,7 @@ fn earlier(set: Option<Instant>, grace: Duration) -> Option<Instant> {
     set.into_iter().chain(Instant::now().checked_add(grace)).min()
 }
 
-/// Returns at the time, and never after it.
-async fn due(at: Option<Instant>) {
-    match at {
-        Some(at) if at > Instant::now() => tokio::time::sleep_until(at.into()).await,
-        _ => std::future::pending().await,
-    }
-}
-
 async fn ends_soon(lease: &Lease, early: Duration) {
-    loop {
-        let left = lease.ends_in().saturating_sub(early);
-        if left.is_zero() || tokio::time::timeout(left, lease.lost()).await.is_ok() {
-            return;
-        }
-    }
+    let left = || lease.ends_in().saturating_sub(early);
+    while !left().is_zero() && tokio::time::timeout(left(), lease.lost()).await.is_err() {}
 }

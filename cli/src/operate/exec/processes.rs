@@ -242,7 +242,7 @@ impl Processes {
         }
         let is_interrupted = has_terminal && typed == Some(Signal::INT);
         let of_command = |status| if is_interrupted { Outcome::Interrupted } else { Outcome::of_command(status) };
-        (self.guard.is_some_and(Guard::end), self.status.map(of_command))
+        (self.guard.is_some_and(|mut guard| guard.end()), self.status.map(of_command))
     }
 }
 
@@ -265,23 +265,19 @@ impl Guard {
     }
 
     /// Ends the guard. Returns whether it has ended the command: then it has written something.
-    fn end(mut self) -> bool {
-        self.stop();
-        let output = self.shell.stdout.take();
-        output.is_some_and(|mut output| matches!(output.read(&mut [0]), Ok(1)))
-    }
-
-    fn stop(&mut self) {
+    fn end(&mut self) -> bool {
         if !std::mem::replace(&mut self.has_ended, true) {
             let _ = process::kill_process_group(Pid::from_child(&self.shell), Signal::KILL); // It fails if the guard has ended.
             let _ = self.shell.wait();
         }
+        let output = self.shell.stdout.take();
+        output.is_some_and(|mut output| matches!(output.read(&mut [0]), Ok(1)))
     }
 }
 
 impl Drop for Guard {
     fn drop(&mut self) {
-        self.stop();
+        self.end();
     }
 }
 

@@ -84,7 +84,6 @@ impl Live {
         Ok(Self { pool, schema, follows_stored, rate_limits, sampler: Arc::default(), seen: watch::Sender::default() })
     }
 
-    /// Takes samples at this interval, until the future is dropped.
     pub(crate) async fn watch(&self, interval: Duration) {
         loop {
             let begin = Instant::now();
@@ -130,7 +129,6 @@ impl Live {
         Ok(())
     }
 
-    /// Reads a sample and, of a large table, the watched keys and from time to time the names.
     async fn read_sample(&self, sampler: &Sampler) -> Result<Sample> {
         let read = async |tx: &mut PgConnection| {
             // Two samples with the same seed read the same pages, so that they can be compared.

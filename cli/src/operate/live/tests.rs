@@ -2,12 +2,12 @@
 
 use std::time::Duration;
 
-use sqlx::{AssertSqlSafe, PgPool};
+use sqlx::AssertSqlSafe;
 
 use crate::database::{Database, DatabaseArgs, Running};
 use crate::operate::live::*;
 use pg_limiter::queue::{Job, JobState, Queue};
-use pg_limiter::{Item, Limiter, LimiterConfig, Limits};
+use pg_limiter::{Item, Limiter, Limits};
 
 const LIMITS: &str = r#"
     [limits]
@@ -21,7 +21,6 @@ const LIMITS: &str = r#"
 
 pub(crate) struct Fixture {
     pub(crate) running: Running,
-    pub(crate) pool: PgPool,
     pub(crate) limiter: Limiter,
     pub(crate) live: Live,
 }
@@ -29,11 +28,10 @@ pub(crate) struct Fixture {
 pub(crate) async fn fixture(limits: &str) -> Fixture {
     let args = DatabaseArgs { database_url: None, schema: "rate_limit".to_owned() };
     let running = Database::new(args).unwrap().start(false).await.unwrap();
-    let pool = running.ready_pool(2).await.unwrap();
     let limits = Limits::from_toml(limits).unwrap();
-    let limiter = Limiter::with_config(pool.clone(), limits.clone(), LimiterConfig::default());
+    let limiter = running.limiter(limits.clone(), None).await.unwrap();
     let live = Live::open(&running, Some(limits)).await.unwrap();
-    Fixture { running, pool, limiter, live }
+    Fixture { running, limiter, live }
 }
 
 async fn take(limiter: &Limiter, item: Item) {
@@ -47,7 +45,7 @@ fn find<'a>(snapshot: &'a Snapshot, name: &str) -> &'a LimitView {
 /// A definition that changes shows in the next sample.
 #[tokio::test(flavor = "multi_thread")]
 async fn stored_limits_are_followed() {
-    let Fixture { running, pool, limiter, .. } = fixture(LIMITS).await;
+    let Fixture { running, limiter, .. } = fixture(LIMITS).await;
     let live = Live::open(&running, None).await.unwrap();
     take(&limiter, ("bucket", "u1").into()).await;
     let shown = async || {
@@ -57,11 +55,11 @@ async fn stored_limits_are_followed() {
     assert_eq!(shown().await, (None, 0));
     for rate in [60, 50] {
         let define = format!("SELECT rate_limit.define('bucket', 'token_bucket', rate => {rate}, period => '1 hour')");
-        sqlx::query(AssertSqlSafe(define)).execute(&pool).await.unwrap();
+        sqlx::query(AssertSqlSafe(define)).execute(limiter.pool()).await.unwrap();
         assert_eq!(shown().await, (Some(format!("token_bucket, {rate} per 1h")), 0));
     }
     let other = "SELECT rate_limit.define('other', kind => 'gate'), rate_limit.undefine('bucket')";
-    sqlx::query(other).execute(&pool).await.unwrap();
+    sqlx::query(other).execute(limiter.pool()).await.unwrap();
     assert_eq!(shown().await, (None, 1));
 }
 
@@ -129,12 +127,12 @@ async fn limits_keys_and_queues_of_a_small_table_are_read_exactly() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_large_table_is_never_scanned() {
-    let Fixture { running: _running, pool, limiter, live } = fixture(LIMITS).await;
+    let Fixture { running: _running, limiter, live } = fixture(LIMITS).await;
     let fill = "INSERT INTO rate_limit.rate_limits (name, key, value, ts, idle_at) \
                 SELECT CASE WHEN n % 4 = 0 THEN 'bucket' ELSE 'other' END, 'k' || n, 5, now.t, now.t + 3300000000 \
                 FROM generate_series(1, 300000) AS n, (SELECT (date_part('epoch', now()) * 1e6)::bigint AS t) AS now; \
                 ANALYZE rate_limit.rate_limits; SELECT pg_stat_reset()";
-    sqlx::raw_sql(AssertSqlSafe(fill)).execute(&pool).await.unwrap();
+    sqlx::raw_sql(AssertSqlSafe(fill)).execute(limiter.pool()).await.unwrap();
     take(&limiter, Item::new("bucket", "hot").count(50)).await;
     live.watch_key("bucket", "hot").await;
     for _ in 0..4 {
@@ -162,7 +160,7 @@ async fn a_large_table_is_never_scanned() {
     let (mut by_index, mut by_scan) = (0, 0);
     while by_index == 0 {
         tokio::time::sleep(Duration::from_millis(20)).await;
-        (by_index, by_scan) = sqlx::query_as::<_, (i64, i64)>(scans).fetch_one(&pool).await.unwrap();
+        (by_index, by_scan) = sqlx::query_as::<_, (i64, i64)>(scans).fetch_one(limiter.pool()).await.unwrap();
     }
     // The rows of four samples are fewer than those of one scan.
     assert!(by_scan < 300_000, "{by_scan}");

@@ -57,11 +57,9 @@ fn check(job: &JobInfo, op: Op, limits: &Limits) -> Result<(), Became> {
         let items = items.iter().map(|item| Item::new(&item.limit, &item.key).count(item.count.min(most)));
         Call::from(items.collect::<Vec<_>>())
     };
-    let mut checked =
-        if job.items.is_empty() { Ok(()) } else { call(&job.items, f64::MAX).reserve().validate(op, limits) };
-    if op == Op::Limit && !job.slots.is_empty() {
-        checked = checked.and_then(|()| call(&job.slots, 1.0).lease(LeaseId::random()).validate(op, limits));
-    }
+    let tokens = (!job.items.is_empty()).then(|| call(&job.items, f64::MAX).reserve());
+    let slots = (op == Op::Limit && !job.slots.is_empty()).then(|| call(&job.slots, 1.0).lease(LeaseId::random()));
+    let checked = tokens.iter().chain(&slots).try_for_each(|call| call.validate(op, limits));
     let Err(error) = checked else { return Ok(()) };
     let why = match error {
         InvalidCall::UnknownLimit { limit } => unknown("its", &limit),

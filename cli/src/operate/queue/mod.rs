@@ -300,7 +300,6 @@ fn human(time: SystemTime) -> String {
     Timestamp::try_from(time).map(|time| format!("{time:.3}")).unwrap_or_else(|_| far(time))
 }
 
-/// Formats a time as RFC 3339 in UTC, exactly.
 fn exact(time: SystemTime) -> String {
     Timestamp::try_from(time).map(|time| time.to_string()).unwrap_or_else(|_| far(time))
 }

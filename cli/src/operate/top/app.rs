@@ -14,9 +14,7 @@ pub(super) enum Tab {
     Queue,
 }
 
-impl Tab {
-    pub(super) const ALL: [Self; 3] = [Self::Limits, Self::Keys, Self::Queue];
-}
+pub(super) const TABS: [Tab; 3] = [Tab::Limits, Tab::Keys, Tab::Queue];
 
 /// For each tab, the text that its `/` filters by: of limits, keys and queues. Empty: all.
 pub(super) type Filters = [String; 3];
@@ -90,9 +88,9 @@ impl App {
         match key.code {
             KeyCode::Char('q') => return Next::Quit,
             KeyCode::Char('?' | 'h') | KeyCode::F(1) => self.is_help = true,
-            KeyCode::Char(number @ '1'..='3') => self.tab = Tab::ALL[number as usize - '1' as usize],
-            KeyCode::Tab | KeyCode::Right => self.turn(1),
-            KeyCode::BackTab | KeyCode::Left => self.turn(Tab::ALL.len() - 1),
+            KeyCode::Char(number @ '1'..='3') => self.tab = TABS[number as usize - '1' as usize],
+            KeyCode::Tab | KeyCode::Right => self.tab = TABS[(self.tab as usize + 1) % TABS.len()],
+            KeyCode::BackTab | KeyCode::Left => self.tab = TABS[(self.tab as usize + TABS.len() - 1) % TABS.len()],
             KeyCode::Char('/') => self.edited = Some(self.filter().clone()),
             KeyCode::Esc => {
                 self.filters = Filters::default();
@@ -127,10 +125,6 @@ impl App {
             _ => return Next::Draw,
         }
         Next::Read
-    }
-
-    fn turn(&mut self, by: usize) {
-        self.tab = Tab::ALL[(self.tab as usize + by) % Tab::ALL.len()];
     }
 
     fn open(&mut self) -> Next {

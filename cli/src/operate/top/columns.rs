@@ -128,7 +128,6 @@ impl Sort {
 const UNICODE: [char; 9] = [' ', '▁', '▂', '▃', '▄', '▅', '▆', '▇', '█'];
 const ASCII: [char; 9] = [' ', '.', ':', '-', '=', '+', '*', '%', '#'];
 
-/// How texts are written.
 #[derive(Default)]
 pub(super) struct Style {
     pub(super) keys: Keys,
@@ -154,7 +153,6 @@ impl Style {
         if self.is_unicode { text } else { text.chars().map(|c| if c.is_ascii() { c } else { '?' }).collect() }
     }
 
-    /// The text, or what the width holds of it, with a mark.
     pub(super) fn cut(&self, text: String, width: usize) -> String {
         let cut = shortened(&text, width);
         if self.is_unicode { cut } else { cut.replace('…', ">") }

@@ -10,7 +10,7 @@ use ratatui::widgets::{Block, Clear, Padding, Paragraph, Row, Table, TableState,
 use serde_json::{Map, Value, json};
 
 use crate::operate::live::{Counted, Coverage, KeyView, LimitView, QueueView};
-use crate::operate::top::app::{App, QUEUES, Tab};
+use crate::operate::top::app::{App, QUEUES, TABS, Tab};
 use crate::operate::top::columns::{Column, Listed, Style};
 use crate::text::{aligned, escaped, grouped, many, one_line};
 use crate::{json, output};
@@ -66,7 +66,7 @@ fn coloured(look: Look, colour: Color) -> Look {
 
 fn draw_tabs(frame: &mut Frame<'_>, app: &App, area: Rect) {
     let mut spans = vec![Span::styled("pg-limiter top", BOLD)];
-    for (tab, title) in Tab::ALL.into_iter().zip(["1 Limits", "2 Keys", "3 Queue"]) {
+    for (tab, title) in TABS.into_iter().zip(["1 Limits", "2 Keys", "3 Queue"]) {
         spans.push(Span::raw("  "));
         // The brackets mark the tab where nothing can be reversed.
         spans.push(match tab == app.tab {

@@ -98,8 +98,7 @@ fn is_from_another_site(method: &Method, headers: &HeaderMap) -> bool {
     let reads = matches!(*method, Method::GET | Method::HEAD);
     match (text("sec-fetch-site"), text("sec-fetch-mode"), text("sec-fetch-dest")) {
         (Some("same-origin"), ..) => false,
-        (Some("none"), ..) => !reads,
-        (Some(_), Some("navigate"), None | Some("document" | "empty")) => !reads,
+        (Some("none"), ..) | (Some(_), Some("navigate"), None | Some("document" | "empty")) => !reads,
         (Some(_), ..) => true,
         // A browser that does not send these headers, or no browser.
         (None, ..) => {

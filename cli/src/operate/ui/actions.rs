@@ -47,7 +47,6 @@ const SHOWN_FOR: Duration = Duration::from_secs(60);
 pub(super) struct Done(Mutex<HashMap<String, (Instant, &'static str, &'static str)>>);
 
 impl Done {
-    /// Records a change of what this page shows, and leads back to it.
     pub(super) fn add(&self, url: &str, change: &'static str, says: &'static str) -> Redirect {
         let mut changes = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         changes.retain(|_, (at, ..)| at.elapsed() < SHOWN_FOR);
@@ -69,7 +68,6 @@ pub(super) const CHANGES: &str = "/key/reset /key/credit /key/unblock /job/reque
 /// The page of what was changed, what a link calls the change, and what the page says.
 type Changed = Result<(String, &'static str, &'static str), PageError>;
 
-/// Makes the change of this path, and leads back to the page of what was changed.
 pub(super) async fn change(State(app): Shared, uri: Uri, Form(of): Form<Wanted>) -> Result<Redirect, PageError> {
     app.own_form(&of.form)?;
     let plain = |value: String| serde_json::from_str(&value).unwrap_or(value);

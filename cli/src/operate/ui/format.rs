@@ -51,7 +51,6 @@ pub(super) fn span(length: Duration) -> String {
     text::age(length)
 }
 
-/// A time, relative to now; the exact time is its title.
 pub(super) fn time(micros: i64, now: i64) -> Markup {
     let exact = clock(micros);
     html! { time datetime=(exact.replace(' ', "T")) title=(exact) { (relative(micros, now)) } }

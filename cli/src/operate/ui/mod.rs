@@ -65,7 +65,6 @@ pub(crate) async fn run(args: UiArgs, database: &Database) -> Result<()> {
     let of_demo = args.demo.then(|| Limits::from_toml(demo::LIMITS)).transpose().map_err(CliError::failed)?;
     let of_file = args.limits.as_deref().map(input::read_limits).transpose()?.or(of_demo);
     let running = if args.demo { database.start_private(true).await? } else { database.named()? };
-    // Report a wrong address or password at once. Later, pages report a lost database.
     let live = Live::open(&running, of_file).await?;
     let cannot_listen = |error| CliError::usage(format!("cannot listen on {}: {error}", args.listen));
     let listener = tokio::net::TcpListener::bind(args.listen).await.map_err(cannot_listen)?;

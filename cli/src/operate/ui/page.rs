@@ -102,9 +102,7 @@ impl IntoResponse for PageError {
         };
         let body = html! {
             h1 { (title) }
-            div class="notice problem" role="alert" {
-                p class="message" { (message) }
-            }
+            div class="notice problem" role="alert" { p class="message" { (message) } }
         };
         (status, Page { title: title.to_owned(), body, is_live: false }).into_response()
     }
@@ -112,7 +110,10 @@ impl IntoResponse for PageError {
 
 /// Frames pages. Answers of the framework to requests that no page makes become pages, too.
 pub(super) async fn frame(State(app): Shared, request: Request, next: Next) -> Response {
-    let here = section(request.uri().path());
+    // The pages of jobs and groups belong to the queues, and those of no section to the limits.
+    let part = request.uri().path().split('/').nth(1).unwrap_or_default();
+    let part = if matches!(part, "job" | "group") { "queue" } else { part };
+    let here = SECTIONS.iter().find(|(link, _)| &link[1..] == part).map_or("/limits", |(link, _)| *link);
     let is_get = request.method() == Method::GET;
     let mut response = next.run(request).await;
     let status = response.status();
@@ -155,13 +156,6 @@ const SECTIONS: &[(&str, &str)] = &[
     ("/what-if", "What if"),
     ("/health", "Health"),
 ];
-
-/// The section of a page. The pages of jobs and groups belong to the queues, and those of no section to the limits.
-fn section(path: &str) -> &'static str {
-    let part = path.split('/').nth(1).unwrap_or_default();
-    let part = if matches!(part, "job" | "group") { "queue" } else { part };
-    SECTIONS.iter().find(|(link, _)| &link[1..] == part).map_or("/limits", |(link, _)| link)
-}
 
 fn layout(app: &App, here: &str, page: &Page) -> Markup {
     html! {

@@ -38,9 +38,7 @@ pub(super) async fn queues(State(app): Shared, Query(wanted): Query<Wanted>) -> 
             html! {
                 @if let Some(view) = view { (held(&app, view, now)) }
                 @else {
-                    div class="empty" {
-                        p { "The queue " (named(queue)) @if queues.len() < LISTED { " has no jobs." } @else { " is not listed." } }
-                    }
+                    div class="empty" { p { "The queue " (named(queue)) @if queues.len() < LISTED { " has no jobs." } @else { " is not listed." } } }
                 }
                 (groups(&app, queue, after.as_deref(), now).await?)
             }
@@ -96,11 +94,10 @@ fn held(app: &App, view: &QueueView, now: i64) -> Markup {
     let resume = form(app, "/queue/resume", &fields, html! { button type="submit" { "Resume" } });
     let act = |texts, text| act(app, texts, &fields, html! { p { (text) } });
     html! {
-        @if let Some(since) = view.paused_at {
-            div class="notice warning" role="status" { p { "This queue is paused since " (time(since, now)) ": no job starts." } }
-        }
-        @if let Some(since) = view.draining_at {
-            div class="notice warning" role="status" { p { "This queue is draining since " (time(since, now)) ": it takes no new jobs." } }
+        @for (since, is, effect) in [(view.paused_at, "paused", "no job starts"), (view.draining_at, "draining", "it takes no new jobs")] {
+            @if let Some(since) = since {
+                div class="notice warning" role="status" { p { "This queue is " (is) " since " (time(since, now)) ": " (effect) "." } }
+            }
         }
         @if app.changes.is_some() {
             div class="acts" {
