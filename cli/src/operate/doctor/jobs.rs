@@ -39,25 +39,29 @@ pub(super) async fn check(session: &mut Session) -> sqlx::Result<Finding> {
     let sql = format!(
         "SELECT count(*), count(*) FILTER (WHERE state IN ('scheduled', 'available')), \
            count(*) FILTER (WHERE state = 'running'), count(*) FILTER (WHERE state = 'dead'), \
-           max(clock.now - CASE WHEN awaits_turn THEN greatest(run_at, wanted_at, reserved_until) ELSE run_at END) \
-             FILTER (WHERE state IN ('scheduled', 'available')), \
+           max(clock.now - run_at) FILTER (WHERE state IN ('scheduled', 'available') AND NOT awaits_turn), \
            max(clock.now - lease_until) FILTER (WHERE state = 'running'), \
            count(*) FILTER (WHERE state IN ('done', 'cancelled') AND finished_at < clock.now - {long_ended}), \
            max(clock.now - enqueued_at) FILTER (WHERE state IN ('scheduled', 'available')), \
            count(*) FILTER (WHERE blocked_by IS NOT NULL), \
            min(regexp_replace(blocked_by, '/slots$', '')) \
-         FROM {} AS j LEFT JOIN {} AS t USING (queue, key) CROSS JOIN (SELECT {CLOCK} AS now) AS clock",
-        session.table("jobs"),
-        session.table("turns")
+         FROM {} CROSS JOIN (SELECT {CLOCK} AS now) AS clock",
+        session.table("jobs")
     );
     let (all, waiting, running, dead, late, lapsed, long_ended, oldest, blocked, unknown) = session.row(&sql).await?;
     let paused = format!(
         "SELECT (SELECT string_agg(queue, ', ' ORDER BY queue) FROM {} WHERE paused_at IS NOT NULL), \
-           (SELECT count(*) FROM {} WHERE held_before IS NOT NULL)",
+           (SELECT count(*) FROM {} WHERE held_before IS NOT NULL), \
+           (SELECT max({CLOCK} - greatest(run_at, wanted_at, reserved_until)) FROM {} JOIN {} USING (queue, key) \
+            WHERE awaits_turn AND state = 'scheduled')",
         session.table("queues"),
-        session.table("groups")
+        session.table("groups"),
+        session.table("jobs"),
+        session.table("turns")
     );
-    let (paused, paused_groups) = session.row(&paused).await.unwrap_or_default(); // A role may be able to read the jobs only.
+    // A role may be able to read the jobs only.
+    let (paused, paused_groups, late_turn): (_, _, Option<i64>) = session.row(&paused).await.unwrap_or_default();
+    let late = Option::max(late, late_turn);
     let jobs =
         Jobs { all, waiting, oldest, running, dead, late, lapsed, long_ended, blocked, unknown, paused, paused_groups };
     Ok(judge(&jobs))
