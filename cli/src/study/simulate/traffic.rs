@@ -223,8 +223,8 @@ impl Traffic {
         let (mut times, mut start) = (Vec::new(), 0.0);
         while start < end {
             // Calls without pauses are one burst, until the end.
-            let has_pauses = self.shape == Shape::Bursts;
-            let stop = if has_pauses { start + exponential(&mut chance, self.burst * gap) } else { end };
+            let stop =
+                if self.shape == Shape::Bursts { start + exponential(&mut chance, self.burst * gap) } else { end };
             let mut at = start + exponential(&mut chance, gap);
             while at < stop.min(end) {
                 times.push(at as i64);

@@ -62,7 +62,7 @@ impl<'a> LogLine<'a> {
                 self.own("request_uri").or_else(of_request).or_else(|| self.meaning(name))
             }
             "method" => self.meaning(name).or_else(|| self.request().map(|(method, _)| method)),
-            _ => self.named(name).or_else(|| self.headers(name.strip_prefix("http_")?).next()),
+            _ => self.meaning(name).or(self.own(name)).or_else(|| self.headers(name.strip_prefix("http_")?).next()),
         }
     }
 
@@ -96,7 +96,7 @@ impl<'a> LogLine<'a> {
     pub(super) fn is_ambiguous(&self, name: &str) -> bool {
         let Some(header) = name.strip_prefix("http_") else { return false };
         let mut values = self.headers(header);
-        let has_field = self.renamed.contains_key(name) || self.named(name).is_some();
+        let has_field = self.renamed.contains_key(name) || self.meaning(name).or(self.own(name)).is_some();
         !has_field && values.next().is_some_and(|first| values.any(|other| other != first))
     }
 
@@ -109,10 +109,6 @@ impl<'a> LogLine<'a> {
         let names: Vec<&str> = self.fields.iter().map(|(name, _)| &**name).take(20).collect();
         let advice = wrapped(|name| self.own(name).is_some()).map(|advice| format!("; {advice}")).unwrap_or_default();
         format!("the line has the fields {}{advice}", names.join(", "))
-    }
-
-    fn named(&self, name: &str) -> Option<&str> {
-        self.meaning(name).or_else(|| self.own(name))
     }
 
     /// The value with the meaning of one of the tool's names: the first one that is not absent.
