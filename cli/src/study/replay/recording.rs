@@ -296,8 +296,6 @@ fn text_of<'l>(line: &'l [u8], before: &str) -> Cow<'l, str> {
 
 #[cfg(test)]
 mod tests {
-    use std::iter;
-
     use super::*;
 
     fn pass_over(questions: &[i64], calls: &[i64]) -> String {
@@ -309,7 +307,7 @@ mod tests {
         let question = |at: &i64| Timed { at: at * 1000, op, call: call.clone(), tag: tag() };
         let mut pass = recording.pass(None, questions.iter().map(question).collect(), &Progress::hidden()).unwrap();
         let next = || pass.next().unwrap_or_else(|_| panic!("a call"));
-        iter::from_fn(next).map(|timed| format!("{} {}, ", timed.op.as_str(), timed.at / 1000)).collect()
+        std::iter::from_fn(next).map(|timed| format!("{} {}, ", timed.op.as_str(), timed.at / 1000)).collect()
     }
 
     #[test]

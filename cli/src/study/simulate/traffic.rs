@@ -270,8 +270,7 @@ fn exponential(chance: &mut Pcg64, mean: f64) -> f64 {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    const SECOND: i64 = 1_000_000;
+    use crate::study::plot::SECOND;
 
     fn traffic(shape: Shape, seed: u64) -> Traffic {
         let pace = Pace { calls: 50.0, per: SECOND };
