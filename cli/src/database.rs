@@ -285,27 +285,23 @@ mod tests {
     use super::*;
 
     #[test]
-    fn an_address_in_the_url_is_a_host_without_brackets() {
-        for (url, host) in [
-            ("postgres://u@[::1]:5433/db", "::1"),
-            ("postgres://u@[2001:db8::7]/db", "2001:db8::7"),
-            ("postgres://u@127.0.0.1/db", "127.0.0.1"),
-            ("postgres://u@db.example.com/db", "db.example.com"),
+    fn an_address_is_a_host_without_brackets_and_the_host_may_be_a_parameter() {
+        for (url, host, socket) in [
+            ("u@[::1]:5433/db", "::1", None),
+            ("u@[2001:db8::7]/db", "2001:db8::7", None),
+            ("u@127.0.0.1/db", "127.0.0.1", None),
+            ("u@db.example.com/db", "db.example.com", None),
+            ("v@/db?user=u&host=h#@/", "h", None),
+            ("u@/db?host=/run/x", "", Some("/run/x")),
+            ("u:p@/db?host=/run/x", "", Some("/run/x")),
+            ("u@:5433/db?host=/run/x", "", Some("/run/x")),
+            ("u:p@:5433/db?host=/run/x", "", Some("/run/x")),
         ] {
-            assert_eq!(parse(url).expect("options").get_host(), host);
+            let options = parse(&format!("postgres://{url}")).expect(url);
+            assert_eq!((options.get_username(), options.get_database()), ("u", Some("db")));
+            assert_eq!(options.get_socket().map(|path| path.as_path()), socket.map(std::path::Path::new));
+            assert!(socket.is_some() || options.get_host() == host, "{url}");
         }
-    }
-
-    #[test]
-    fn the_host_may_be_a_parameter_after_a_user() {
-        for user in ["u", "u:p"] {
-            for place in ["/db", ":5433/db"] {
-                let options = parse(&format!("postgres://{user}@{place}?host=/run/x")).expect("options");
-                assert_eq!((options.get_username(), options.get_database()), ("u", Some("db")));
-                assert_eq!(options.get_socket().map(|path| path.as_path()), Some(std::path::Path::new("/run/x")));
-            }
-        }
-        assert_eq!(parse("postgres://u@/db?user=v&host=h#@/").expect("options").get_host(), "h");
         let error = parse("postgres://u@/db").expect_err("an error").to_string();
         assert!(error.contains("empty host"), "{error}");
     }

@@ -52,10 +52,9 @@ pub(super) fn read_limits(path: &Path) -> Result<Limits> {
 /// Prints warnings for options of limits that are valid but rarely useful.
 pub(super) fn warn(limits: &Limits) {
     for (name, limit) in limits.iter() {
-        limit
-            .warnings()
-            .iter()
-            .for_each(|warning| output::note(format_args!("warning: limit \"{}\": {warning}", escaped(name))));
+        for warning in limit.warnings() {
+            output::note(format_args!("warning: limit \"{}\": {warning}", escaped(name)));
+        }
     }
 }
 

@@ -26,24 +26,12 @@ mod unix {
     impl Signals {
         /// The signals that end a process and are not about a fault in it: those of users, timers, limits and the machine.
         pub(crate) fn listen() -> io::Result<Self> {
-            Self::of(&[
-                Signal::TERM,
-                Signal::HUP,
-                Signal::INT,
-                Signal::QUIT,
-                Signal::USR1,
-                Signal::USR2,
-                Signal::ALARM,
-                Signal::VTALARM,
-                Signal::PROF,
-                Signal::XCPU,
-                Signal::ABORT,
-                Signal::SYS,
-                #[cfg(target_os = "linux")]
-                Signal::IO,
-                #[cfg(target_os = "linux")]
-                Signal::POWER,
-            ])
+            let of_users = [Signal::TERM, Signal::HUP, Signal::INT, Signal::QUIT, Signal::USR1, Signal::USR2];
+            let timers_and_limits = [Signal::ALARM, Signal::VTALARM, Signal::PROF, Signal::XCPU];
+            let signals = [&of_users[..], &timers_and_limits, &[Signal::ABORT, Signal::SYS]].concat();
+            #[cfg(target_os = "linux")]
+            let signals = [&signals[..], &[Signal::IO, Signal::POWER]].concat();
+            Self::of(&signals)
         }
 
         /// These signals, without those that were ignored when this process was started, as `nohup` does, or a shell for what it

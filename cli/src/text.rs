@@ -196,34 +196,20 @@ mod tests {
     use super::*;
 
     #[test]
-    fn numbers_have_no_trailing_zeros() {
+    fn numbers_have_no_trailing_zeros_and_one_thing_has_no_plural() {
         assert_eq!([tokens(9.0), tokens(-0.0), tokens(0.9999), tokens(-1.5)], ["9", "0", "0.999", "-1.5"]);
         assert_eq!(tokens(8.999_999_999_99), "9");
         assert_eq!([grouped(0), grouped(999), grouped(1000), grouped(1_234_567)], ["0", "999", "1,000", "1,234,567"]);
-    }
-
-    #[test]
-    fn one_thing_has_no_plural() {
         assert_eq!([0, 1, 2, 1_234].map(|number| many(number, "row")), ["0 rows", "1 row", "2 rows", "1,234 rows"]);
         assert_eq!([plural(1.0, "key"), plural(0.0, "key")], ["key", "keys"]);
     }
 
     #[test]
-    fn columns_are_aligned_by_their_width_on_the_terminal() {
-        let cells = [["KEY", "N"], ["キー", "1"], ["é", "20"]].map(|row| row.map(str::to_owned).to_vec());
-        assert_eq!(aligned(&cells, &[0]), ["KEY    N", "キー   1", "é     20"]);
-    }
-
-    #[test]
-    fn waits_are_exact_below_a_minute() {
+    fn waits_are_exact_below_a_minute_and_ages_have_at_most_two_units() {
         let waits = [0, 1, 5_999_500, 59_999_999, 60_000_000, 90_999_999, 3_660_000_000, 944_232_370_410];
         let texts = ["0s", "0.000001s", "5.9995s", "59.999999s", "1m", "1m 30s", "1h 1m", "10d 22h"];
         assert_eq!(waits.map(|micros| wait(Duration::from_micros(micros))), texts);
         assert_eq!(wait(Duration::MAX), age(Duration::MAX));
-    }
-
-    #[test]
-    fn ages_have_at_most_two_units() {
         let ages = [0, 59, 5_400, 5_412, 86_400 * 3 + 60].map(|seconds| age(Duration::from_secs(seconds)));
         assert_eq!(ages, ["0s", "59s", "1h 30m", "1h 30m", "3d 1m"]);
         assert_eq!(age(Duration::from_millis(1999)), "1s");
@@ -255,7 +241,9 @@ mod tests {
     }
 
     #[test]
-    fn width_is_that_of_the_terminal() {
+    fn widths_are_those_of_the_terminal() {
+        let rows = [["KEY", "N"], ["キー", "1"], ["é", "20"]].map(|row| row.map(str::to_owned).to_vec());
+        assert_eq!(aligned(&rows, &[0]), ["KEY    N", "キー   1", "é     20"]);
         let cells = [shown("abcdef", 4), shown("abcd", 4), shown("キーキー", 5), shown("  ", 20)];
         assert_eq!(cells, ["ab…f", "abcd", "キ…ー", "\\u{20}\\u{20}"]);
         assert_eq!(["abc", "キー", "é"].map(|text| text.width()), [3, 4, 1]);

@@ -66,6 +66,16 @@ impl Read for Decompressed<'_> {
     }
 }
 
+/// Skips NUL bytes. Returns their number.
+pub(super) fn skip_zeros(source: &mut impl BufRead) -> io::Result<usize> {
+    let mut count = 0;
+    while let zeros @ 1.. = source.fill_buf()?.iter().take_while(|byte| **byte == 0).count() {
+        source.consume(zeros);
+        count += zeros;
+    }
+    Ok(count)
+}
+
 /// Decompresses all members of a gzip file, which zeros may follow: backups and tapes fill up their blocks.
 struct Gzip<R>(Option<GzDecoder<R>>);
 
@@ -77,9 +87,7 @@ impl<R: BufRead> Read for Gzip<R> {
                 return Ok(length);
             }
             let Some(mut source) = self.0.take().map(GzDecoder::into_inner) else { break };
-            while let zeros @ 1.. = source.fill_buf()?.iter().take_while(|byte| **byte == 0).count() {
-                source.consume(zeros);
-            }
+            skip_zeros(&mut source)?;
             self.0 = (!source.fill_buf()?.is_empty()).then(|| GzDecoder::new(source));
         }
         Ok(0)

@@ -110,8 +110,6 @@ async fn reservation(stage: &mut Stage) -> Result<()> {
 enum AppError {
     #[error(transparent)]
     Limit(#[from] Error),
-    #[error(transparent)]
-    Database(#[from] sqlx::Error),
     #[error("the app failed")]
     Failed,
 }
@@ -136,7 +134,8 @@ async fn together(stage: &mut Stage) -> Result<()> {
                 let both = [Item::new("per_user", "u1"), Item::new("per_org", "o7")];
                 limiter.within(tx).limit(both).await?.enforce()?;
                 let insert = format!("INSERT INTO {table} VALUES ('u1')");
-                sqlx::raw_sql(AssertSqlSafe(insert)).execute(&mut *tx).await?;
+                let inserted = sqlx::raw_sql(AssertSqlSafe(insert)).execute(&mut *tx).await;
+                inserted.map_err(|error| Error::from_sql(error, Schema::default().name()))?;
                 if fails { Err(AppError::Failed) } else { Ok(()) }
             })
             .await;
@@ -144,7 +143,6 @@ async fn together(stage: &mut Stage) -> Result<()> {
             Ok(()) | Err(AppError::Failed) => Vec::new(),
             Err(AppError::Limit(Error::Denied(denied))) => denied.limits,
             Err(AppError::Limit(error)) => return Err(error.into()),
-            Err(AppError::Database(error)) => return Err(error.into()),
         };
         show_state(stage, &limiter, &table, what, &denied_by).await?;
         tokio::time::sleep(Duration::from_millis(300)).await;

@@ -8,7 +8,7 @@ use std::sync::LazyLock;
 use regex::Regex;
 
 use crate::input::{self, of_encoding};
-use crate::study::compressed::{Reader, decompressed, piped};
+use crate::study::compressed::{Reader, decompressed, piped, skip_zeros};
 use crate::text::grouped;
 use crate::{CliError, Progress, Result};
 
@@ -44,7 +44,7 @@ impl Lines<'_> {
         loop {
             let is_first = self.is_ended;
             self.number += usize::from(is_first);
-            let read = self.zeros().and_then(|zeros| Ok((zeros, self.read()?)));
+            let read = skip_zeros(&mut self.reader).and_then(|zeros| Ok((zeros, self.read()?)));
             let (zeros, end) = read.map_err(|error| unreadable(self.name, self.number - 1, &error))?;
             self.is_ended = end != Some(0);
             // A line of nothing else is no line of the log.
@@ -72,20 +72,6 @@ impl Lines<'_> {
         let (line, count) = self.nuls?;
         let found = format!("{} NUL bytes are left out, the first ones in line {line}", grouped(count));
         Some(format!("{}: {found}: a crash or a copytruncate leaves them, and lines may be missing", self.name))
-    }
-
-    /// Skips NUL bytes. Returns their number.
-    fn zeros(&mut self) -> io::Result<usize> {
-        let mut count = 0;
-        loop {
-            let next = self.reader.fill_buf()?;
-            let (zeros, all) = (next.iter().take_while(|byte| **byte == 0).count(), next.len());
-            self.reader.consume(zeros);
-            count += zeros;
-            if zeros < all || all == 0 {
-                return Ok(count);
-            }
-        }
     }
 
     /// Reads up to a line break or a NUL byte. Returns that byte, if there is one. The bytes that are too many are skipped.

@@ -16,8 +16,9 @@ use clap::Subcommand;
 
 use crate::limit_args::Sourced;
 use crate::signals::interrupt;
+use crate::text::escaped;
 use crate::{CliError, Database, Result, output};
-use pg_limiter::{Limit, Limits};
+use pg_limiter::{Kind, Limit, Limits};
 
 const SIMULATED_KIND: &str = "Define the limit inline: its kind, token_bucket, fixed_window, sliding_window or \
                               calendar_window [default: with --every, calendar_window; with --period, every other kind, each \
@@ -72,15 +73,19 @@ async fn cleaned<S>(
 /// The limits that `option` names, in the order of the output.
 fn named(sourced: &Sourced, option: &str, names: &[String]) -> Result<Vec<(Arc<str>, Limit)>> {
     let find = |(place, name): (usize, &String)| match sourced.limits.get(name) {
-        None => Err(format!(
-            "{} defines no limit \"{}\": define it there, or name another",
-            sourced.source,
-            crate::text::escaped(name)
-        )),
+        None => {
+            Err(format!("{} defines no limit \"{}\": define it there, or name another", sourced.source, escaped(name)))
+        }
         Some(_) if names[..place].contains(name) => Err(format!("{option} {name} is given twice: give it once")),
         Some(limit) => Ok((name.as_str().into(), *limit)),
     };
     names.iter().enumerate().map(find).collect::<Result<_, _>>().map_err(CliError::usage)
+}
+
+/// Refuses limits of a kind that a command cannot use.
+fn refuse_kind(named: &[(Arc<str>, Limit)], kind: Kind, why: &str) -> Result<()> {
+    let Some((name, _)) = named.iter().find(|(_, limit)| limit.kind() == kind) else { return Ok(()) };
+    Err(CliError::usage(format!("\"{}\" {why}", escaped(name))))
 }
 
 fn defined(named: &[(Arc<str>, Limit)]) -> Result<Limits> {

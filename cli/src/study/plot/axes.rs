@@ -263,7 +263,7 @@ mod tests {
     }
 
     #[test]
-    fn bars_have_a_round_length_and_hold_every_moment() {
+    fn bars_hold_every_moment_and_have_a_round_length_of_at_least_the_resolution() {
         let one = bins(-1, -1);
         assert_eq!(one, Bins { from: -SECOND, width: SECOND, len: 1 });
         assert_eq!((one.place(-1), one.start(0), one.end()), (0, -SECOND, 0));
@@ -280,10 +280,7 @@ mod tests {
         }
         let error = Bins::over(0, 300 * SECOND, Some(1000), 1).unwrap_err().to_string();
         assert!(error.contains("300,001 bars of 1ms") && error.contains("at most 2,000"), "{error}");
-    }
-
-    #[test]
-    fn no_bar_is_shorter_than_the_resolution_unless_requested() {
+        // A shorter length can be requested.
         let minute = |width, finest| Bins::over(0, 60 * SECOND, width, finest).unwrap().width;
         let widths = [minute(None, 1), minute(None, SECOND), minute(Some(SECOND / 2), SECOND)];
         assert_eq!(widths, [500_000, SECOND, 500_000]);

@@ -20,7 +20,7 @@ use crate::study::plot::{Bar, Bins, Clock, Panel, Picture, PlotArgs};
 use crate::study::replay::recording::{Fault, Log, Recording};
 use crate::study::replay::sandbox::{Asked, Purpose};
 use crate::study::replay::tally::{Decisions, Tally, table};
-use crate::study::{defined, named};
+use crate::study::{defined, named, refuse_kind};
 use crate::text::{describe, escaped, grouped};
 use crate::{CliError, Database, Progress, Result, input, output};
 use pg_limiter::{Call, Decision, InvalidCall, Item, Kind, Limit, Op};
@@ -207,12 +207,8 @@ fn read(args: &ReplayArgs, sourced: Sourced) -> Result<Recording> {
         return Err(CliError::usage("nothing to replay: use --events FILE, or --apply NAME and --access-log FILE"));
     };
     let applied = named(&sourced, "--apply", &args.apply)?;
-    if let Some((name, _)) = applied.iter().find(|(_, limit)| limit.kind() == Kind::Concurrency) {
-        return Err(CliError::usage(format!(
-            "\"{}\" counts slots, and a log does not say when a request gave its slot back: apply another limit",
-            escaped(name)
-        )));
-    }
+    let why = "counts slots, and a log does not say when a request gave its slot back: apply another limit";
+    refuse_kind(&applied, Kind::Concurrency, why)?;
     let is_ambiguous = args.json && applied.len() > 1;
     CliError::refuse_if(is_ambiguous, "--json prints the decisions of one limit: give --apply once")?;
     let source = Source::open(recorded)?;

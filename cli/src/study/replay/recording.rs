@@ -57,8 +57,7 @@ impl Recording {
         let progress = Progress::bytes(format!("reading {name}"), recording.source.length);
         let mut bad_lines = BadLines::new(name, args, recording.log.as_ref().map(|log| log.advice));
         let mut summary = Summary { resolution: SECOND, ..Summary::default() };
-        let applied = recording.passes().into_iter().next().flatten();
-        let mut pass = recording.pass(applied, Vec::new(), &progress)?;
+        let mut pass = recording.pass(None, Vec::new(), &progress)?;
         while let Some(next) = pass.next().transpose() {
             pass.leases.decided();
             match next {
@@ -117,7 +116,7 @@ impl Recording {
             None if buckets.is_empty() => self.limits.iter().map(|(name, _)| name.into()).collect(),
             None => buckets.keys().cloned().collect(),
         };
-        // An access log has the same keys for each limit, and they were counted for the first.
+        // An access log has the same keys for each limit, and they were counted once.
         let keys = |name: &str| buckets.get(name).or(buckets.values().next()).cloned().unwrap_or_default();
         names.into_iter().map(|name| (Arc::clone(&name), keys(&name))).collect()
     }
@@ -297,8 +296,6 @@ fn text_of<'l>(line: &'l [u8], before: &str) -> Cow<'l, str> {
 
 #[cfg(test)]
 mod tests {
-    use std::iter;
-
     use super::*;
 
     fn pass_over(questions: &[i64], calls: &[i64]) -> String {
@@ -310,7 +307,7 @@ mod tests {
         let question = |at: &i64| Timed { at: at * 1000, op, call: call.clone(), tag: tag() };
         let mut pass = recording.pass(None, questions.iter().map(question).collect(), &Progress::hidden()).unwrap();
         let next = || pass.next().unwrap_or_else(|_| panic!("a call"));
-        iter::from_fn(next).map(|timed| format!("{} {}, ", timed.op.as_str(), timed.at / 1000)).collect()
+        std::iter::from_fn(next).map(|timed| format!("{} {}, ", timed.op.as_str(), timed.at / 1000)).collect()
     }
 
     #[test]

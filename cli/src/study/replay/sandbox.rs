@@ -22,10 +22,8 @@ impl Sandbox {
         let begin = format!("{begin}; {NO_TIMEOUTS}");
         let schema = Schema::new("pg_temp").map_err(CliError::usage)?;
         let tables = migrations(&schema, &[Part::Core]).into_iter().map(|migration| migration.sql);
-        for sql in std::iter::once(begin)
-            .chain(tables)
-            .chain(functions(&schema, &[Part::Core]).into_iter().map(|function| function.sql))
-        {
+        let functions = functions(&schema, &[Part::Core]).into_iter().map(|function| function.sql);
+        for sql in std::iter::once(begin).chain(tables).chain(functions) {
             sqlx::raw_sql(AssertSqlSafe(sql)).execute(&mut connection).await.map_err(|error| {
                 let error = Error::database_message(&error);
                 CliError::failed(format!(

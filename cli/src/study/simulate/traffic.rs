@@ -9,7 +9,8 @@ use rand_pcg::rand_core::{Rng, SeedableRng};
 use crate::error::{CliError, Result};
 use crate::limit_args::{LimitArgs, Sourced, finite};
 use crate::study::plot::PlotArgs;
-use crate::text::{escaped, format_micros, grouped, parse_micros, period_micros, plain};
+use crate::study::refuse_kind;
+use crate::text::{format_micros, grouped, parse_micros, period_micros, plain};
 use pg_limiter::{Kind, Limit};
 
 #[derive(Args, Debug)]
@@ -97,10 +98,7 @@ impl SimulateArgs {
         } else {
             crate::study::named(&sourced, "--limit", &self.only)?
         };
-        if let Some((name, _)) = named.iter().find(|(_, limit)| limit.kind() == Kind::Gate) {
-            let reason = format!("\"{}\" is a gate, which takes no tokens to simulate: leave it out", escaped(name));
-            return Err(CliError::usage(reason));
-        }
+        refuse_kind(&named, Kind::Gate, "is a gate, which takes no tokens to simulate: leave it out")?;
         let source = &sourced.source;
         CliError::refuse_if(named.is_empty(), format_args!("{source} defines no limits: define one there"))?;
         Ok(named)
@@ -119,11 +117,9 @@ impl SimulateArgs {
         let slots = limits.iter().find(|(_, limit)| limit.kind() == Kind::Concurrency);
         let is_needless = slots.is_none() && self.hold.is_some();
         CliError::refuse_if(is_needless, "--hold requires a concurrency limit: no other kind has slots to hold")?;
-        if let Some((name, _)) = slots.filter(|_| self.hold.is_none()) {
-            return Err(CliError::usage(format!(
-                "\"{}\" is a concurrency limit: add --hold LENGTH, the time for which a call holds its slots",
-                escaped(name)
-            )));
+        if self.hold.is_none() {
+            let why = "is a concurrency limit: add --hold LENGTH, the time for which a call holds its slots";
+            refuse_kind(limits, Kind::Concurrency, why)?;
         }
         let hold = slots.map(|_| length("--hold", &self.hold, 1)).transpose()?;
         // The slots of a concurrency limit serve its capacity in each holding time.
@@ -227,8 +223,8 @@ impl Traffic {
         let (mut times, mut start) = (Vec::new(), 0.0);
         while start < end {
             // Calls without pauses are one burst, until the end.
-            let has_pauses = self.shape == Shape::Bursts;
-            let stop = if has_pauses { start + exponential(&mut chance, self.burst * gap) } else { end };
+            let stop =
+                if self.shape == Shape::Bursts { start + exponential(&mut chance, self.burst * gap) } else { end };
             let mut at = start + exponential(&mut chance, gap);
             while at < stop.min(end) {
                 times.push(at as i64);
@@ -244,11 +240,8 @@ impl Traffic {
         let Some(hold) = self.hold else { return Vec::new() };
         // Other numbers than those of the times.
         let mut chance = Pcg64::seed_from_u64(!self.seed);
-        let mut next = || match self.shape {
-            Shape::Constant => hold,
-            Shape::Poisson | Shape::Bursts => (exponential(&mut chance, hold as f64) as i64).max(1),
-        };
-        (0..calls).map(|_| next()).collect()
+        let mut next = || (exponential(&mut chance, hold as f64) as i64).max(1);
+        (0..calls).map(|_| if self.shape == Shape::Constant { hold } else { next() }).collect()
     }
 
     pub(super) fn describe(&self) -> String {
@@ -277,8 +270,7 @@ fn exponential(chance: &mut Pcg64, mean: f64) -> f64 {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    const SECOND: i64 = 1_000_000;
+    use crate::study::plot::SECOND;
 
     fn traffic(shape: Shape, seed: u64) -> Traffic {
         let pace = Pace { calls: 50.0, per: SECOND };

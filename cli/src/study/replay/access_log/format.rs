@@ -246,7 +246,10 @@ pub(in crate::study::replay) fn of_known_format(line: &str, given: &str) -> Opti
 /// The option for a line that begins with the name of a host, as a server writes it that looks names up.
 fn of_host_name(line: &str) -> Option<String> {
     let (before, line) = collected(line).map_or((String::new(), line), |(by, rest)| (format!("{}:", by.name), rest));
-    line.split(' ').next().filter(|name| is_host_name(name))?;
+    let is_label = |label: &str| !label.is_empty() && label.chars().all(|c| c.is_ascii_alphanumeric() || c == '-');
+    let has_letter = |label: &str| label.chars().any(|c| c.is_ascii_alphabetic());
+    let is_host_name = |text: &&str| text.split('.').all(is_label) && text.rsplit('.').next().is_some_and(has_letter);
+    line.split(' ').next().filter(is_host_name)?;
     let is_whole = |format: &LogFormat| {
         let Ok(line) = format.read(line) else { return false };
         let user = line.field("user").unwrap_or_default();
@@ -276,10 +279,4 @@ fn reads(format: &LogFormat, line: &str) -> bool {
         // A message of an application has a time, but no client.
         _ => read.field("remote_addr").is_some_and(|client| address(client).is_some()),
     }
-}
-
-fn is_host_name(text: &str) -> bool {
-    let is_label = |label: &str| !label.is_empty() && label.chars().all(|c| c.is_ascii_alphanumeric() || c == '-');
-    let last = text.rsplit('.').next().unwrap_or_default();
-    text.split('.').all(is_label) && last.chars().any(|c| c.is_ascii_alphabetic())
 }

@@ -3,7 +3,9 @@
 use std::borrow::Cow;
 use std::collections::{HashMap, VecDeque};
 use std::fmt::Display;
+use std::sync::LazyLock;
 
+use regex::{Captures, Regex};
 use serde_json::{Map, Value};
 
 use crate::study::replay::access_log::json::Unambiguous;
@@ -60,7 +62,7 @@ impl<'a> LogLine<'a> {
                 self.own("request_uri").or_else(of_request).or_else(|| self.meaning(name))
             }
             "method" => self.meaning(name).or_else(|| self.request().map(|(method, _)| method)),
-            _ => self.named(name).or_else(|| self.headers(name.strip_prefix("http_")?).next()),
+            _ => self.meaning(name).or(self.own(name)).or_else(|| self.headers(name.strip_prefix("http_")?).next()),
         }
     }
 
@@ -94,7 +96,7 @@ impl<'a> LogLine<'a> {
     pub(super) fn is_ambiguous(&self, name: &str) -> bool {
         let Some(header) = name.strip_prefix("http_") else { return false };
         let mut values = self.headers(header);
-        let has_field = self.renamed.contains_key(name) || self.named(name).is_some();
+        let has_field = self.renamed.contains_key(name) || self.meaning(name).or(self.own(name)).is_some();
         !has_field && values.next().is_some_and(|first| values.any(|other| other != first))
     }
 
@@ -107,10 +109,6 @@ impl<'a> LogLine<'a> {
         let names: Vec<&str> = self.fields.iter().map(|(name, _)| &**name).take(20).collect();
         let advice = wrapped(|name| self.own(name).is_some()).map(|advice| format!("; {advice}")).unwrap_or_default();
         format!("the line has the fields {}{advice}", names.join(", "))
-    }
-
-    fn named(&self, name: &str) -> Option<&str> {
-        self.meaning(name).or_else(|| self.own(name))
     }
 
     /// The value with the meaning of one of the tool's names: the first one that is not absent.
@@ -181,20 +179,17 @@ fn with_long_numbers(line: &str) -> Cow<'_, str> {
     if line.split(|c: char| !c.is_ascii_digit()).all(|digits| digits.len() < 19) {
         return line.into();
     }
-    let is_of_number = |c: char| c.is_ascii_digit() || matches!(c, '-' | '+' | '.' | 'e' | 'E');
-    let (mut text, mut is_escaped, mut is_quoted, mut rest) = (String::new(), false, false, line);
-    while let Some(first) = rest.chars().next() {
-        let end = if is_quoted { 0 } else { rest.find(|c| !is_of_number(c)).unwrap_or(rest.len()) };
-        let (part, after) = rest.split_at(end.max(first.len_utf8()));
+    TEXT_OR_NUMBER.replace_all(line, |found: &Captures<'_>| {
+        let part = &found[0];
         let digits = part.strip_prefix('-').unwrap_or(part);
         let is_long = digits.len() > 18 && !digits.starts_with('0') && digits.bytes().all(|byte| byte.is_ascii_digit());
-        text.extend(if is_long { ["\"", part, "\""] } else { ["", part, ""] });
-        is_quoted ^= first == '"' && !is_escaped;
-        is_escaped = is_quoted && first == '\\' && !is_escaped;
-        rest = after;
-    }
-    text.into()
+        if is_long { format!("\"{part}\"") } else { part.to_owned() }
+    })
 }
+
+/// A text in quotes, which may lack the last one, or a number.
+static TEXT_OR_NUMBER: LazyLock<Regex> =
+    LazyLock::new(|| Regex::new(r#"(?s)"(?:[^"\\]|\\.)*"?|[-+.eE0-9]+"#).expect("a regular expression"));
 
 /// The tool's names, and the fields of formats that have the same meaning, the best first. A dot selects a member of a JSON object.
 const FIELDS: [(&str, &str); 11] = [
