@@ -3,9 +3,7 @@
 use std::borrow::Cow;
 use std::collections::{HashMap, VecDeque};
 use std::fmt::Display;
-use std::sync::LazyLock;
 
-use regex::{Captures, Regex};
 use serde_json::{Map, Value};
 
 use crate::study::replay::access_log::json::Unambiguous;
@@ -179,17 +177,20 @@ fn with_long_numbers(line: &str) -> Cow<'_, str> {
     if line.split(|c: char| !c.is_ascii_digit()).all(|digits| digits.len() < 19) {
         return line.into();
     }
-    TEXT_OR_NUMBER.replace_all(line, |found: &Captures<'_>| {
-        let part = &found[0];
+    let is_of_number = |c: char| c.is_ascii_digit() || matches!(c, '-' | '+' | '.' | 'e' | 'E');
+    let (mut text, mut is_escaped, mut is_quoted, mut rest) = (String::new(), false, false, line);
+    while let Some(first) = rest.chars().next() {
+        let end = if is_quoted { 0 } else { rest.find(|c| !is_of_number(c)).unwrap_or(rest.len()) };
+        let (part, after) = rest.split_at(end.max(first.len_utf8()));
         let digits = part.strip_prefix('-').unwrap_or(part);
         let is_long = digits.len() > 18 && !digits.starts_with('0') && digits.bytes().all(|byte| byte.is_ascii_digit());
-        if is_long { format!("\"{part}\"") } else { part.to_owned() }
-    })
+        text.extend(if is_long { ["\"", part, "\""] } else { ["", part, ""] });
+        is_quoted ^= first == '"' && !is_escaped;
+        is_escaped = is_quoted && first == '\\' && !is_escaped;
+        rest = after;
+    }
+    text.into()
 }
-
-/// A text in quotes, which may lack the last one, or a number.
-static TEXT_OR_NUMBER: LazyLock<Regex> =
-    LazyLock::new(|| Regex::new(r#"(?s)"(?:[^"\\]|\\.)*"?|[-+.eE0-9]+"#).expect("a regular expression"));
 
 /// The tool's names, and the fields of formats that have the same meaning, the best first. A dot selects a member of a JSON object.
 const FIELDS: [(&str, &str); 11] = [
