@@ -101,7 +101,7 @@ async fn to_unblock_deletes_only_a_block() {
     lease.release().await.expect("an answer");
 }
 
-/// Before the first row, no function can tell that the name is no gate.
+/// Before the first row, no function knows that the name is no gate.
 #[tokio::test]
 async fn a_block_outlasts_charges_credits_and_acquisitions() {
     let database = Database::migrated().await;

@@ -6,14 +6,14 @@ use std::time::Duration;
 
 use clap::{Args, Subcommand};
 use serde_json::{Map, Value, json};
-use sqlx::{AssertSqlSafe, Connection, PgConnection};
+use sqlx::{AssertSqlSafe, Connection, PgConnection, Postgres, Transaction};
 use tokio::time::timeout;
 
 use crate::database::read_limits;
 use crate::limit_args::stored_names;
 use crate::text::{aligned, describe, escaped, shown};
 use crate::{CliError, Database, Progress, Result, Running, input, json, output};
-use pg_limiter::{Error, Limit, Limits};
+use pg_limiter::{Error, Limit, Limits, Schema};
 
 #[derive(Debug, Subcommand)]
 pub(crate) enum LimitsCommand {
@@ -119,6 +119,17 @@ async fn compare(limits: &Limits, former: &Limits, tx: &mut PgConnection) -> Res
     Ok(differing.into_iter().map(|(name, _)| name.to_owned()).collect())
 }
 
+async fn commit(tx: Transaction<'_, Postgres>, schema: &Schema) -> Result<()> {
+    let ended = timeout(PATIENCE.1, tx.commit()).await;
+    let why = match ended.map(|ended| ended.map_err(|error| Error::from_sql(error, schema.name()))) {
+        Ok(Err(Error::Unavailable { source })) => Error::database_message(&source),
+        Ok(ended) => return Ok(ended?),
+        Err(_) => format!("no answer to the commit within {:?}; is a synchronous standby away?", PATIENCE.1),
+    };
+    let advice = "run `pg-limiter limits diff` to see whether they are";
+    Err(CliError::failed(format!("the limits may or may not be stored: {why}; {advice}")))
+}
+
 async fn change(args: FileArgs, running: &Running, is_kept: bool) -> Result<ExitCode> {
     let limits = input::read_limits(&args.file)?;
     let schema = &running.schema;
@@ -151,13 +162,7 @@ async fn change(args: FileArgs, running: &Running, is_kept: bool) -> Result<Exit
     });
     let (tx, former, defined, undefined) = changed?;
     if is_kept {
-        let why = match timeout(PATIENCE.1, tx.commit()).await.map(|committed| committed.map_err(failed)) {
-            Ok(Err(Error::Unavailable { source })) => Err(Error::database_message(&source)),
-            Ok(committed) => Ok(committed?),
-            Err(_) => Err(format!("no answer to the commit within {:?}; is a synchronous standby away?", PATIENCE.1)),
-        };
-        let advice = "; run `pg-limiter limits diff` to see whether they are";
-        why.map_err(|why| CliError::failed(format!("the limits may or may not be stored: {why}{advice}")))?;
+        commit(tx, schema).await?;
     }
     drop(progress);
     let is_same = defined.is_empty() && undefined.is_empty();

@@ -1,4 +1,4 @@
-//! `pg-limiter doctor` of a server with standbys; and the tool on a standby.
+//! `pg-limiter doctor` of a server with standbys or with logical replication; and the tool on a standby.
 
 use std::io::{Read, Write};
 use std::net::TcpStream;
@@ -7,8 +7,9 @@ use std::time::Duration;
 use pg_limiter::sqlx::{self, AssertSqlSafe, Connection, PgConnection};
 
 use crate::binary::{files, run};
-use crate::doctor::examine;
+use crate::doctor::{examine, version};
 use crate::lines::{EVENT, replay};
+use crate::support::Database;
 use crate::support::node::Node;
 
 /// The connection of a standby with `hot_standby_feedback`, whose oldest query needs the row versions from `xmin` on.
@@ -141,4 +142,36 @@ async fn without_a_synchronous_standby_doctor_names_the_setting_and_a_command_sa
         "ALTER SYSTEM SET synchronous_standby_names = ''",
     ];
     examine(&node.url()).has("standbys", "problem", &words);
+}
+
+/// Logical replication: publications of parts of rows, and a sequence that is behind.
+#[tokio::test(flavor = "multi_thread")]
+async fn faults_of_replication_are_found() {
+    let database = Database::migrated().await;
+    let pool = &database.pool;
+    if version(pool).await >= 150_000 {
+        for part in ["rate_limit.rate_limits WHERE (value > 10)", "rate_limit.jobs (queue)"] {
+            database.execute(&format!("CREATE PUBLICATION \"a part\" FOR TABLE {part}")).await;
+            let found = examine(&database.url);
+            found.has("publications", "problem", &["a part", "42P10", "ALTER PUBLICATION \"a part\" DROP TABLE"]);
+            database.execute("DROP PUBLICATION \"a part\"").await;
+        }
+        database.execute("CREATE PUBLICATION a FOR TABLE rate_limit.rate_limits WHERE (name = 'b')").await;
+    }
+    database
+        .execute(
+            "INSERT INTO rate_limit.jobs (queue, key, priority, run_at, payload, limit_names, limit_keys, counts,
+               max_attempts, enqueued_at)
+             SELECT 'q', 'k', 0, 1, '1', '{a}', '{k}', '{1}', 1, 1 FROM generate_series(1, 3);
+             SELECT setval('rate_limit.jobs_id_seq', 1)",
+        )
+        .await;
+    let found = examine(&database.url);
+    found.has("ids of jobs", "problem", &["sequence is behind", "setval('rate_limit.jobs_id_seq'"]);
+    assert!(!run(Some(&database.url), &["doctor"], "").stdout.contains("publications"));
+    // A sequence that was never used returns its value itself.
+    database.execute("SELECT setval('rate_limit.jobs_id_seq', 3, false)").await;
+    examine(&database.url).has("ids of jobs", "problem", &["the next job gets the id 3 "]);
+    database.execute("SELECT setval('rate_limit.jobs_id_seq', 3)").await;
+    assert!(!run(Some(&database.url), &["doctor"], "").stdout.contains("ids of jobs"));
 }

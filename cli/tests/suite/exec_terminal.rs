@@ -53,6 +53,12 @@ impl Terminal {
         self.keys.flush().expect("type");
     }
 
+    /// Waits until the shell has so many stopped processes with these names, a pattern of `grep`.
+    fn has_stopped(&mut self, names: &str, count: usize) {
+        self.types(&format!("ps -o stat=,comm= | grep -c '^T.* {names}' | sed 's/^/stopped: /'\n"));
+        self.shows(&format!("stopped: {count}"));
+    }
+
     /// Waits until the screen shows the text, and clears what was before it.
     fn shows(&self, text: &str) {
         self.shows_without("\0", text);
@@ -119,8 +125,7 @@ async fn ctrl_z_stops_the_command_with_the_tool_and_fg_continues_both() {
         terminal.types(SUSPEND);
         terminal.shows("the slots are not renewed");
         terminal.shows("Stopped");
-        terminal.types("ps -o stat=,comm= | grep -c '^T.* cat' | sed 's/^/stopped: /'\n");
-        terminal.shows("stopped: 1");
+        terminal.has_stopped("cat", 1);
         terminal.types("fg\n");
         terminal.shows("$EXEC");
         terminal.types("again\n");
@@ -214,8 +219,7 @@ async fn a_pipeline_keeps_the_terminal_until_the_command_reads_it() {
     terminal.types(SUSPEND);
     terminal.shows("the slots are not renewed");
     terminal.shows("Stopped");
-    terminal.types("ps -o stat=,comm= | grep -c '^T.* sleep' | sed 's/^/stopped: /'\n");
-    terminal.shows("stopped: 1");
+    terminal.has_stopped("sleep", 1);
     terminal.types("fg\n");
     terminal.shows("sleep 3001");
     terminal.types(INTERRUPT);
@@ -271,8 +275,7 @@ async fn ctrl_z_stops_a_pipeline_whose_command_has_read_from_the_terminal() {
         terminal.shows("got x");
         terminal.types(SUSPEND);
         terminal.shows("Stopped");
-        terminal.types("ps -o stat=,comm= | grep -c '^T.* \\(cat\\|sh\\|pg-limiter\\)$' | sed 's/^/stopped: /'\n");
-        terminal.shows("stopped: 3");
+        terminal.has_stopped("\\(cat\\|sh\\|pg-limiter\\)$", 3);
         terminal.types("fg\n");
         terminal.shows("$EXEC");
     }

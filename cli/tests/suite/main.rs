@@ -12,6 +12,7 @@ mod doctor_engines;
 mod doctor_pooler;
 mod doctor_sample;
 mod doctor_standby;
+mod doctor_table;
 mod exec;
 mod exec_once;
 mod exec_processes;

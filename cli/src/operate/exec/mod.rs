@@ -216,7 +216,6 @@ async fn work(args: &ExecArgs, lease: &Lease, signals: &mut Signals) -> Outcome 
                 output::note(format!("{what}: {names}; the slots stay taken until they end"));
             }
         }
-        let due = kill_at.filter(|at| *at > Instant::now());
         tokio::select! {
             biased;
             () = ends_soon(lease, early), if !is_lost => {
@@ -241,7 +240,7 @@ async fn work(args: &ExecArgs, lease: &Lease, signals: &mut Signals) -> Outcome 
                 }
             }
             () = processes.change() => {}
-            () = tokio::time::sleep_until(due.unwrap_or_else(Instant::now).into()), if due.is_some() => {}
+            () = due(kill_at) => {}
             // If this process is stopped, the command ends when it would lose the lease.
             _ = beats.tick(), if !early.is_zero() && !is_lost => {
                 processes.hold(lease.ends_in().saturating_sub(early).max(LEAST_BEAT));
@@ -258,6 +257,14 @@ async fn work(args: &ExecArgs, lease: &Lease, signals: &mut Signals) -> Outcome 
 /// The time after this grace, or the time that is set if it is earlier.
 fn earlier(set: Option<Instant>, grace: Duration) -> Option<Instant> {
     set.into_iter().chain(Instant::now().checked_add(grace)).min()
+}
+
+/// Returns at the time, and never after it.
+async fn due(at: Option<Instant>) {
+    match at {
+        Some(at) if at > Instant::now() => tokio::time::sleep_until(at.into()).await,
+        _ => std::future::pending().await,
+    }
 }
 
 async fn ends_soon(lease: &Lease, early: Duration) {

@@ -215,5 +215,5 @@ const fn index_of(state: JobState) -> (&'static str, &'static str) {
 }
 
 const JOB: &str = "j.id, j.queue, j.key AS group, j.state, j.priority, j.enqueued_at, greatest(j.run_at, j.paid_until) AS run_at, \
-                   regexp_replace(j.blocked_by, '/slots$', '') AS blocked_by, j.awaits_turn, j.started_at, j.lease_until, j.finished_at, j.worker, j.starts, j.waits, j.failures, j.max_attempts, \
-                   j.last_error, j.unique_id";
+                   regexp_replace(j.blocked_by, '/slots$', '') AS blocked_by, j.awaits_turn, j.started_at, j.lease_until, j.finished_at, \
+                   j.worker, j.starts, j.waits, j.failures, j.max_attempts, j.last_error, j.unique_id";

@@ -15,7 +15,7 @@ pub(crate) const YEARS: std::ops::RangeInclusive<i64> = -5_364_662_400_000_000..
 pub struct Event {
     /// The time of the call, in microseconds since the Unix epoch.
     pub at: i64,
-    /// What the call does.
+    /// The operation of the call.
     pub op: Op,
     /// Without items for a release or a renewal, which name only the lease.
     pub call: Call,
