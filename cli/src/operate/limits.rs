@@ -131,8 +131,7 @@ async fn commit(tx: Transaction<'_, Postgres>, schema: &Schema) -> Result<()> {
 }
 
 async fn change(args: FileArgs, running: &Running, is_kept: bool) -> Result<ExitCode> {
-    let limits = input::read_limits(&args.file)?;
-    let schema = &running.schema;
+    let (limits, schema) = (input::read_limits(&args.file)?, &running.schema);
     let failed = |error| Error::from_sql(error, schema.name());
     let mut conn = running.connect().await?;
     let progress = Progress::of("comparing the limits");
@@ -153,14 +152,14 @@ async fn change(args: FileArgs, running: &Running, is_kept: bool) -> Result<Exit
         Ok((tx, former, defined, undefined))
     };
     let late = |_| CliError::failed(format!("the database did not answer within {:?}; nothing was stored", PATIENCE.0));
-    let changed = timeout(PATIENCE.0, changing).await.map_err(late)?.map_err(|error| match error {
+    let changed = timeout(PATIENCE.0, changing).await.map_err(late)?;
+    let (tx, former, defined, undefined) = changed.map_err(|error| match error {
         Error::Conflict { source } => CliError::failed(format!(
             "another transaction changes the stored limits: {}; nothing was stored: run this again when it has ended",
             Error::database_message(&source)
         )),
         error => error.into(),
-    });
-    let (tx, former, defined, undefined) = changed?;
+    })?;
     if is_kept {
         commit(tx, schema).await?;
     }

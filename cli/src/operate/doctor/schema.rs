@@ -102,9 +102,8 @@ fn judge(session: &Session, drift: &[Drift], shipped: usize) -> Findings {
     let functions = finding(
         |one| one.is_repaired_by_migrate() && !matches!(one, Drift::MigrationMissing { .. } | Drift::ExtraGrant { .. }),
         &format!("{migrate}: it creates or replaces them, and keeps their grants."),
-    );
-    let functions =
-        functions.unwrap_or_else(|| Finding::ok(format!("all {shipped} functions are those of this release")));
+    )
+    .unwrap_or_else(|| Finding::ok(format!("all {shipped} functions are those of this release")));
     let missing = finding(
         |one| matches!(one, Drift::ObjectMissing { .. }),
         "Create them. If a restore is under way, its end does so (pg_restore --section=post-data). Otherwise copy their \
@@ -121,9 +120,8 @@ fn judge(session: &Session, drift: &[Drift], shipped: usize) -> Findings {
             "{migrate} --check: it prints the statements that give objects to their owner. Revoke CREATE on the schema from \
              other roles."
         ),
-    );
-    let all_owned = "all objects have one owner, and no other role can create objects in the schema";
-    let owners = owners.unwrap_or_else(|| Finding::ok(all_owned));
+    )
+    .unwrap_or_else(|| Finding::ok("all objects have one owner, and no other role can create objects in the schema"));
     let attached = drift.iter().filter_map(|one| {
         let Drift::Attached { problem, statement } = one else { return None };
         Some(Finding::problem(problem).advise(format!("{statement} -- its code runs in calls, and migrate refuses it")))

@@ -109,8 +109,7 @@ impl Settings {
                      pg_is_in_recovery() OR current_setting('synchronous_commit') IN ('off', 'local')";
         let (standbys, waiting, never_waits) = session.row::<(i64, i64, bool)>(sql).await?;
         let counts = format!("synchronous standbys: {standbys}; sessions over 5 s in COMMIT: {waiting}");
-        let found = format!("{}; {counts}", self.shown(NAMES));
-        let finding = Finding::problem(found)
+        let finding = Finding::problem(format!("{}; {counts}", self.shown(NAMES)))
             .advise("COMMIT waits for the standbys: start them, and check their delay. Without them:")
             .advise("ALTER SYSTEM SET synchronous_standby_names = ''; SELECT pg_reload_conf();");
         Ok((!never_waits).then(|| finding.ok_if(standbys > 0 && waiting == 0)))

@@ -185,9 +185,9 @@ async fn work(args: &ExecArgs, lease: &Lease, signals: &mut Signals) -> Outcome 
     let mut processes = match Processes::start(&args.command, lease.id(), grace) {
         Ok(processes) => processes,
         Err(error) => {
-            let program = text::one_line(&args.command[0].to_string_lossy());
             let is_script = error.raw_os_error() == Some(rustix::io::Errno::NOEXEC.raw_os_error());
             let advice = if is_script { ": begin a script with a line such as #!/bin/sh" } else { "" };
+            let program = text::one_line(&args.command[0].to_string_lossy());
             output::note(format!("cannot start {program}: {error}{advice}"));
             return Outcome::Failure(Failure::NotStarted);
         }

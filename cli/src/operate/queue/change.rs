@@ -128,8 +128,7 @@ pub(super) async fn requeue_jobs(args: RequeueArgs, database: &Database) -> Resu
 async fn dead(limiter: &Limiter, queue: &str, group: Option<String>, json: bool) -> Result<Vec<i64>> {
     let _progress = Progress::of("reading the dead jobs");
     let mut filter = of_queue(Some(queue));
-    let of_group =
-        group.as_deref().map_or_else(String::new, |group| format!("group \"{}\" of the ", text::escaped(group)));
+    let of_group = group.as_deref().map(|of| format!("group \"{}\" of the ", text::escaped(of))).unwrap_or_default();
     (filter.group, filter.state) = (group, Some(JobState::Dead));
     let jobs = Queues::new(limiter).jobs(&filter, u32::MAX).await?;
     if jobs.is_empty() {

@@ -148,6 +148,19 @@ mod tests {
     }
 
     #[test]
+    fn tokens_are_counted_in_the_bar_of_their_time() {
+        let mut panel = panel(Bins { from: 0, width: 100, len: 3 });
+        panel.add(0, 1.0, |bar| &mut bar.admitted, 0.0);
+        panel.add(99, 1.0, |bar| &mut bar.denied, 0.0);
+        panel.add(100, 1.0, |bar| &mut bar.reserved, 0.0);
+        assert!(panel.of_ones);
+        panel.add(299, 2.5, |bar| &mut bar.denied_elsewhere, 0.0);
+        assert!(!panel.of_ones && panel.calls == 4);
+        assert_eq!(panel.bars.iter().map(Bar::offered).collect::<Vec<_>>(), [2.0, 1.0, 2.5]);
+        assert_eq!(panel.bars[0], Bar { admitted: 1.0, denied: 1.0, ..Bar::default() });
+    }
+
+    #[test]
     fn thinning_a_line_keeps_its_extremes() {
         let bins = Bins { from: 0, width: 1_000_000, len: 300 };
         let mut panel = panel(bins);
